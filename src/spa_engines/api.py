@@ -1,18 +1,19 @@
-"""Play with a model behind an API: OpenAI, Anthropic, and every server that speaks the chat
-protocol of OpenAI.
+"""Play with a model behind an API: OpenAI, Anthropic, and every server with an OpenAI-compatible
+chat API.
 
-The `openai` SDK sends the requests, repeats them after rate limits, broken connections and server
-errors, and waits as long as the server asks. This module sorts the remaining errors:
+The `openai` SDK sends the requests, retries them after rate limits, broken connections and server
+errors, and waits as long as the server requests. This module classifies the remaining errors:
 
-* `Unanswered`: the server failed this request. If it fails all of them, the run ends.
-* `Refused`: this request will not be answered (too long, a content filter), others may be. Its
-  episode fails.
-* `ModelError`: nothing works before the user changes something (key, model name, address, quota).
+* `Unanswered`: the server failed this request. If it fails all requests, the run ends.
+* `Refused`: the server will never answer this request (too long, a content filter), but may answer
+  others. Its episode fails.
+* `ModelError`: no request can succeed until the user changes something (key, model name, address,
+  quota).
 
 The first request is sent alone, so that such an error costs one request.
 
-Every response is written to a file as it arrives. The same command, started again, takes responses
-from there.
+Every response is written to a file as it arrives. If the same command is run again, it reuses these
+responses.
 """
 
 import hashlib
@@ -57,11 +58,11 @@ RESPONSES = "api_responses.jsonl"
 STOP_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 LENGTH_REASONS = ("length", "max_tokens")
 REFUSED_REASONS = ("content_filter", "refusal", "safety", "tool_calls", "function_call")
-"""Finish reasons in lower case. Servers have more words for a response that ended, so an unknown
-reason counts as `stop` if the response has a text."""
+"""Finish reasons in lower case. Servers use more names for a normal end, so an unknown reason
+counts as `stop` if the response has text."""
 LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 TOO_LONG = "context_length_exceeded"
-"""Code of an error about the length of one conversation."""
+"""Error code for a conversation that is too long."""
 STATUS_OF_CODES = {
     TOO_LONG: 400,
     "invalid_request_error": 400,
@@ -72,7 +73,7 @@ STATUS_OF_CODES = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
 }
-"""HTTP status of the errors that servers name by a word."""
+"""HTTP status of errors that servers name by a word."""
 REFUSALS = (
     "context length",
     "context size",
@@ -82,21 +83,21 @@ REFUSALS = (
     "content_filter",
     "content_policy",
 )
-"""Words of an error that concerns one conversation, and not a setting, as `max_tokens is too large`
-does."""
+"""Phrases of errors that concern one conversation, not a setting (as `max_tokens is too large`
+does)."""
 
 
 class Unanswered(Exception):
-    """A request that the server failed, retries included."""
+    """The server failed a request, including all retries."""
 
 
 class Refused(Unanswered):
-    """A request that will never be answered; others may be."""
+    """The server will never answer this request, but may answer others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResponse:
-    """Answer of a server. `reasoning` is text that some servers return separately."""
+    """A server's response. `reasoning` is text that some servers return separately."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -104,12 +105,13 @@ class ApiResponse:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     retries: int = 0
-    episode: str = ""  # id of the episode that the request was made for
-    settings: str = ""  # key of server, model and settings, as `settings_key` makes it
+    episode: str = ""  # id of the episode of the request
+    settings: str = ""  # `settings_key` of server, model and settings
 
 
 class Pacer:
-    """Spaces requests of several threads evenly, `per_minute` of them; None sets no limit."""
+    """Spaces the requests of all threads evenly, at most `per_minute` per minute; None sets no
+    limit."""
 
     def __init__(self, per_minute: float | None = None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
@@ -117,18 +119,18 @@ class Pacer:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Return when the next request may be sent."""
+        """Block until the next request may be sent."""
         with self._lock:
             now = time.monotonic()
             slot = max(now, self._next)
             self._next = slot + self._gap
-        # Slots are given out under the lock, but threads sleep outside it, so they wait at the same
-        # time.
+        # Slots are assigned under the lock, but threads sleep outside it, so they wait
+        # concurrently.
         time.sleep(slot - now)
 
 
 class ResponseStore:
-    """Responses by request, in a JSON-lines file that only grows. A line cut off by a crash is
+    """Responses by request, in an append-only JSON-lines file. A line truncated by a crash is
     skipped."""
 
     def __init__(self, path: Path | None) -> None:
@@ -151,7 +153,7 @@ class ResponseStore:
                     "%s: spa skipped a cached response, because its line cannot be read", path
                 )
         if text and not text.endswith("\n"):
-            self._append("")  # ends the cut-off line, so that no response is added to it
+            self._append("")  # ends the truncated line, so that no response is appended to it
         log.info(
             "spa takes %d responses from the cache %s; delete the file to send their "
             "requests again",
@@ -163,11 +165,11 @@ class ResponseStore:
         return len(self._responses)
 
     def get(self, key: str) -> ApiResponse | None:
-        """The response to this request, if there is one."""
+        """The stored response to this request; None if there is none."""
         return self._responses.get(key)
 
     def put(self, key: str, response: ApiResponse) -> None:
-        """Keep a response."""
+        """Store a response."""
         with self._lock:
             self._responses[key] = response
             self.accepted.add(response.settings)
@@ -181,14 +183,15 @@ class ResponseStore:
 
 
 class ApiEngine:
-    """An engine over one entry of `model_info`. Its responses have no token ids and cannot be
-    trained on.
+    """An engine for one entry of `model_info`. Its responses have no token ids and cannot be used
+    for training.
 
-    timeout_s: of connecting and of every read; max_concurrency: requests at a time; max_retries:
-    the SDK's; per_minute: requests per minute, all threads together; store: file of the responses.
+    timeout_s: time limit of connecting and of every read. max_concurrency: concurrent requests.
+    max_retries: retries of the SDK. per_minute: requests per minute over all threads. store: file
+    of the responses.
 
-    Raises ModelError if the SDK or the key is missing, or if the proxy of the environment cannot be
-    used.
+    Raises ModelError if the SDK or the key is missing, or if the proxy in the environment variables
+    cannot be used.
     """
 
     template = None
@@ -228,7 +231,7 @@ class ApiEngine:
                 base_url=self.address,
                 timeout=timeout_s,
                 max_retries=max_retries,
-                # The SDK retries inside of a call, so only its HTTP client sees every request.
+                # The SDK retries inside a call, so only its HTTP client sees every request.
                 http_client=openai.DefaultHttpxClient(
                     event_hooks={"request": [self._pace], "response": [show_error]}
                 ),
@@ -245,10 +248,11 @@ class ApiEngine:
             ) from None
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One completion per prompt; those that got no answer have `finish_reason` "error".
+        """Return one completion per prompt; `finish_reason` is "error" for prompts without a
+        response.
 
-        Raises ModelError if nothing can work: the server answers none of several prompts, or never
-        answered any.
+        Raises ModelError if no request can succeed: the server answers none of several prompts, or
+        has never answered any.
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(
@@ -273,7 +277,7 @@ class ApiEngine:
                 (f.exception() for f in futures if f.done() and f.exception() is not None), None
             )
             if fatal is not None:
-                # Requests in flight are still answered, and their responses are kept.
+                # Requests in flight still finish, and their responses are stored.
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise ModelError(f"{fatal}\n{self._kept()}") from fatal
             answers = [future.result() for future in futures]
@@ -285,8 +289,8 @@ class ApiEngine:
         completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
-        # No request was answered. That is an error if several failed and the server refused
-        # none of them, or if no stored response shows that it accepts these settings.
+        # If no request was answered, it is an error if several failed and the server refused none
+        # of them, or if no stored response shows that it accepts these settings.
         if failed and len(failed) == len(completions) and (silent or not self._accepts(settings)):
             raise ModelError(
                 f"The server {self.address} answered none of {len(failed)} requests. The "
@@ -306,16 +310,16 @@ class ApiEngine:
         raise ModelError("An API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Nothing is cached by episode."""
+        """Do nothing: nothing is cached by episode."""
 
     def close(self) -> None:
-        """Close connections and log what was used."""
+        """Close connections and log the usage."""
         self._client.close()
         used = ", ".join(f"{value} {name}" for name, value in self.usage.items())
         log.info("%s: %s", self.name, used, extra=FILE_ONLY)  # a result has all responses
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """The sampling fields of a request; `generation_kwargs` of the entry win."""
+        """The sampling fields of a request; `generation_kwargs` of the entry take precedence."""
         given = dict(self.entry.generation_kwargs)
         fields: dict[str, Any] = {"temperature": sampling.temperature}
         if sampling.top_p < 1:
@@ -324,12 +328,12 @@ class ApiEngine:
             fields["top_k"] = sampling.top_k
         if not any(name in given for name in LENGTH_LIMITS):
             fields["max_tokens"] = sampling.max_tokens
-        # A null takes a field away, for models that refuse it.
+        # A null removes a field, for models that reject it.
         return {name: value for name, value in (fields | given).items() if value is not None}
 
     def _accepts(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a response of this model to these settings is stored. Other responses, as
-        of another model in the same file, prove nothing."""
+        """Return whether a response of this model with these settings is stored. Other responses,
+        such as those of another model in the same file, prove nothing."""
         return settings_key(self.address, self.name, settings) in self.store.accepted
 
     def _kept(self) -> str:
@@ -341,7 +345,7 @@ class ApiEngine:
         )
 
     def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
-        """The completion, and whether the server refused this request alone."""
+        """The completion for a prompt, and whether the server refused only this request."""
         if self.entry.fold_system:
             prompt = replace(prompt, messages=without_system(prompt.messages))
         key = request_key(self.address, self.name, prompt, settings)
@@ -362,15 +366,15 @@ class ApiEngine:
         ), False
 
     def _pace(self, _: Any) -> None:
-        """Wait for the slot of a request, which may be a retry."""
+        """Wait for the slot of a request or retry."""
         self._pacer.wait()
         self._sent.count = getattr(self._sent, "count", 0) + 1
-        # An interruption closes the client during the wait.
+        # An interrupt closes the client during the wait.
         if self._client.is_closed():
             raise Unanswered(f"{self.address}: the connection was closed")
 
     def _ask(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> ApiResponse:
-        """One chat completion. Raises Unanswered, Refused or ModelError."""
+        """Request one chat completion. Raises Unanswered, Refused or ModelError."""
         self._count(requests=1)
         sendable: Any = [
             {**message, "content": as_unicode(message["content"])} for message in messages
@@ -396,8 +400,9 @@ class ApiEngine:
         return response
 
     def _send(self, request: dict[str, Any]) -> Any:
-        """The SDK's answer. The first request of all is tried once before it is retried: no wait
-        mends an address at which nothing listens. Raises the SDK's errors or ModelError."""
+        """Send a request and return the SDK's result. The very first request is tried once without
+        retries, because waiting does not help if no server listens at the address. Raises the SDK's
+        errors or ModelError."""
         if not self._reached:
             self._reached = True
             try:
@@ -420,7 +425,7 @@ class ApiEngine:
         return self._client.chat.completions.create(**request)
 
     def _read(self, answer: Any) -> ApiResponse:
-        """The response in an answer of the server, as it may be kept. Raises Unanswered or Refused."""
+        """Extract the response to store from the SDK's result. Raises Unanswered or Refused."""
         choices = getattr(answer, "choices", None)
         if not isinstance(choices, list) or not choices:
             raise Unanswered(
@@ -453,7 +458,8 @@ class ApiEngine:
         )
 
     def _failure(self, error: Any, settings: Mapping[str, Any]) -> Exception:
-        """An error of the SDK as Unanswered, Refused or ModelError, without the key."""
+        """Convert an error of the SDK to Unanswered, Refused or ModelError, without the API key in
+        its message."""
         text = self._readable(error_words(error))[:400]
         status = getattr(error, "status_code", None)
         where = f"{self.entry.provider_name} ({self.name})"
@@ -467,7 +473,7 @@ class ApiEngine:
                 f"{where}: your account has no credit left; buy credit, then repeat the command. "
                 f"{text}"
             )
-        # After other responses a 403 is about this conversation, such as that of a moderation.
+        # After other responses, a 403 concerns this conversation, for example from moderation.
         if status == 401 or (status == 403 and not self._accepts(settings)):
             variable = self.entry.api_key_env or KEYS.get(
                 self.entry.provider_name, "the environment variable that api_key_env names"
@@ -482,7 +488,7 @@ class ApiEngine:
                 "chat completions API. Check model_name and base_url of the model in "
                 f"model_info. {text}"
             )
-        # These faults may be temporary: connection, server, timeout, conflict, rate limit.
+        # These errors may be temporary: connection, server, time-out, conflict, rate limit.
         if status is None or status < 400 or status >= 500 or status in (408, 409, 425, 429):
             return Unanswered(
                 f"{where}: {text}"
@@ -513,7 +519,8 @@ class ApiEngine:
 
 
 def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a conversation with the system message as the beginning of the user's."""
+    """The messages of a conversation with the system message prepended to the first user
+    message."""
     system, *others = messages
     if system["role"] != "system" or not others:
         return tuple(messages)
@@ -522,27 +529,27 @@ def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def show_error(response: Any) -> None:
-    """Give a response of status 200 whose body is an error the status that this error names, so that
+    """If a response of status 200 has an error in its body, set the status of that error, so that
     the SDK retries and raises it like any other."""
     if response.status_code != 200:
         return
     try:
         status = error_status(json.loads(response.read()))
-    except (ValueError, RecursionError):  # no JSON, which `_read` reports
+    except (ValueError, RecursionError):  # not JSON, which `_read` reports
         return
     if status is not None:
         response.status_code = status
 
 
 def error_status(body: Any) -> int | None:
-    """HTTP status of the error that a response's body describes; None if it describes none."""
+    """HTTP status of the error in a response's body; None if the body has no error."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     if not isinstance(body, dict):
         return None
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    # Some routers describe the failure of the model in its choice.
+    # Some routers put the model's error into the choice.
     error = body.get("error") or (choice.get("error") if isinstance(choice, dict) else None)
     if not error and choices:
         return None
@@ -557,8 +564,8 @@ def error_status(body: Any) -> int | None:
 
 
 def error_words(error: Any) -> str:
-    """Message of an error of the SDK, with the server's words, which the SDK leaves out unless they
-    are where OpenAI's are."""
+    """Message of an SDK error, including the server's own message, which the SDK omits unless it is
+    where OpenAI's servers put it."""
     text = one_line(error)
     body = getattr(error, "body", None)
     if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"] in text:
@@ -567,8 +574,8 @@ def error_words(error: Any) -> str:
 
 
 def text_parts(content: Any) -> tuple[str | None, str]:
-    """Text and thoughts of a message's content: a text, or a list of parts. The text is None if the
-    content is neither."""
+    """Text and thoughts of a message's content, which is a string or a list of parts. The text is
+    None if the content is neither."""
     if isinstance(content, str | None):
         return content or "", ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -577,13 +584,13 @@ def text_parts(content: Any) -> tuple[str | None, str]:
     thoughts = []
     for part in content:
         thought = part.get("thinking") or part.get("reasoning")
-        # Mistral's thoughts are a list of parts themselves.
+        # Mistral's thoughts are themselves a list of parts.
         thoughts.append(text_parts(thought)[0] or "")
     return "".join(texts) if texts or any(thoughts) else None, "".join(thoughts)
 
 
 def certificates() -> str:
-    """Origin of the certificates that the HTTP client trusts, for an error."""
+    """The source of the certificates that the HTTP client trusts, for an error message."""
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # the client reads the first that is set
         if path := os.environ.get(name):
             return f"{path}, which the environment variable {name} names: correct or unset it"
@@ -591,7 +598,7 @@ def certificates() -> str:
 
 
 def api_key(entry: APIModelConfig) -> str | None:
-    """The key from the environment; None for a server of one's own that asks for none.
+    """The API key from the environment; None for a custom server without a key.
 
     Raises ModelError if the variable is not set or cannot be sent.
     """
@@ -613,25 +620,25 @@ def api_key(entry: APIModelConfig) -> str | None:
 
 
 def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, Any]) -> str:
-    """Identifies a request: server, model, settings, messages, and the prompt's own seed."""
+    """Hash that identifies a request: server, model, settings, messages, and the prompt's seed."""
     parts = [address, name, dict(settings), list(prompt.messages), prompt.seed]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def settings_key(address: str, name: str, settings: Mapping[str, Any]) -> str:
-    """Identifies what all requests of a model share: server, model and settings."""
+    """Hash of what all requests of a model share: server, model and settings."""
     parts = [address, name, dict(settings)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def without_prefill(response: ApiResponse, prefill: str) -> str:
-    """The response as it follows `prefill`, which is never sent to an API and which the rollout
+    """The part of the response after `prefill`, which is never sent to an API and which the rollout
     writes before every response.
 
-    A response that has the prefill loses it, with anything before it, such as a think block of the
-    model's own; one that has not stays as it is. Reasoning that the server returns separately
-    becomes the think block of a text that has none; where it quotes the blocks that the response
-    consists of, their markers are written with square brackets.
+    If the response contains the prefill, the prefill and everything before it (such as the model's
+    own think block) are removed. Otherwise, separately returned reasoning becomes the think block,
+    with square brackets in place of the angle brackets of tags that it quotes. Without either, the
+    response is unchanged.
     """
     after = after_prefill(response.text, prefill)
     if after is not None:
@@ -643,8 +650,8 @@ def without_prefill(response: ApiResponse, prefill: str) -> str:
 
 
 def _make(request: EngineRequest) -> ApiEngine:
-    """The engine of a `model_info` entry, or of `model_config.model_name`. Raises ConfigError if there
-    is no such entry."""
+    """Create the engine of a `model_info` entry, by default `model_config.model_name`. Raises
+    ConfigError if there is no such entry."""
     cfg = request.cfg
     choice = cfg.model_config
     name = request.model_name if request.model_name in cfg.model_info else choice.model_name

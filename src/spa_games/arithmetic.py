@@ -1,8 +1,8 @@
-"""Arithmetic that a model wrote, read by a small parser with exact fractions.
+"""A small parser for arithmetic that a model wrote, with exact fractions.
 
 Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, signs before a
-factor. A number is written without leading zeros, as in Python. Nothing is evaluated but these, and
-length and depth are bounded, so that no text can make the parser slow.
+factor. Numbers have no leading zeros, as in Python. Nothing else is evaluated, and length and depth
+are bounded, so that no text can make the parser slow.
 """
 
 import re
@@ -18,7 +18,7 @@ _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A well-formed expression: its value (None if it divides by zero) and its integers, in the
+    """A well-formed expression. value: None if it divides by zero. numbers: its integers in the
     order written."""
 
     value: Fraction | None
@@ -26,7 +26,7 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression | None:
-    """The expression that `text` is, or None if it is none or exceeds a limit. Never raises."""
+    """Parse an expression; None if `text` is not an expression or exceeds a limit. Never raises."""
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
         return None
     tokens = _tokens(text.translate(_ALIASES).strip())
@@ -59,14 +59,15 @@ class _NotArithmetic(Exception):
 
 
 class _Parser:
-    """Recursive descent; a value of None stands for a division by zero somewhere inside."""
+    """A recursive-descent parser; a value of None means a division by zero somewhere inside."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
         self.place = 0
 
     def _take(self, wanted: str) -> str | None:
-        """The next token if it is one of the characters of `wanted`."""
+        """Consume and return the next token if it is one of the characters of `wanted`; else return
+        None."""
         if self.place < len(self.tokens) and self.tokens[self.place] in wanted:
             self.place += 1
             return self.tokens[self.place - 1]

@@ -1,4 +1,4 @@
-"""A two-armed bandit whose arms are named: one pull, and the name is the only hint."""
+"""A two-armed bandit with named arms: one pull, with the names as the only hint."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class Bandit(TextEnv):
 
     The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability
     `hi_arm_hiscore_prob`, else `hi_arm_loscore`. The puzzle is the order in which the arms are
-    shown; the payout is noise, so that members of a group see the same order and are paid
-    independently. Success is pulling the high arm, whatever it paid.
+    shown; the payout is noise, so that members of a group see the same order and get independent
+    payouts. Success is pulling the high arm, whatever it paid.
 
     Raises ConfigError for names that are empty or equal, and for a probability outside [0, 1].
     """
@@ -54,7 +54,7 @@ class Bandit(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the arms in the order that the puzzle seed fixes."""
+        """Show the arms in the order that the puzzle seed determines."""
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         flip = stream(puzzle_seed, "bandit/puzzle").random() < 0.5
         self._arms = (self.high, self.low) if flip else (self.low, self.high)
@@ -63,8 +63,8 @@ class Bandit(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Pull an arm, by its place in the order shown or its name. Anything else is invalid and
-        pulls nothing."""
+        """Pull an arm, given by its number in the order shown or its name. Any other action is
+        invalid and pulls nothing."""
         index = action_index(action, self._arms)
         valid = index is not None and self._pulled is None
         pay = 0.0
@@ -81,18 +81,18 @@ class Bandit(TextEnv):
         return self.state_text("grid"), pay, self._pulled is not None, False, info
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Pay by another stream from now on."""
+        """From now on, sample payouts from the stream of `noise_seed`."""
         self._noise = stream(noise_seed, "bandit/noise")
 
     def state_text(self, mode: StateText) -> str:
-        """The arms in their order; after the pull also what it paid. The same for every mode."""
+        """The arms in order; after the pull also the payout. The same for every mode."""
         text = f"Arms: {self._arms[0]}, {self._arms[1]}"
         if self._pulled is not None:
             text += f"\nYou pulled {self._pulled[0]} and were paid {self._pulled[1]:g}."
         return text
 
     def instruction(self, mode: StateText) -> str:
-        """The rules; which arm is better is left to its name."""
+        """The rules; only the names hint at which arm is better."""
         return (
             "You face a slot machine with two arms and may pull one of them, once. Each arm pays by its own rule, and "
             "the only hint is its name: think about what each name stands for, and which arm pays more on average. "
@@ -113,9 +113,9 @@ class Bandit(TextEnv):
         return f"{self._arms} low {self.low} {low:g} high {self.high} {bad:g} {good:g} {self.high_chance:g}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The pull that succeeds; nothing once an arm was pulled."""
+        """The pull that succeeds; empty once an arm was pulled."""
         return (self.high,)[:limit] if self._pulled is None else ()
 
     def optimal_steps(self) -> int | None:
-        """One pull."""
+        """1 before the pull, else None."""
         return 1 if self._pulled is None else None

@@ -1,4 +1,4 @@
-"""Record of `spa env shop`, which pyproject.toml registers. Imports nothing heavy."""
+"""Record of the command `spa env shop`, which pyproject.toml registers. It has no heavy imports."""
 
 from spa.commands.table import Command
 

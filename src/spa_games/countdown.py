@@ -28,8 +28,8 @@ class Puzzle:
 
 
 def generate_puzzle(rng: np.random.Generator) -> Puzzle:
-    """Three or four numbers from 1 to 99 and a target from 1 to 100 that plus and minus signs
-    reach."""
+    """Generate three or four numbers from 1 to 99, and a target from 1 to 100 that they reach with
+    plus and minus signs."""
     uniform = uniforms(rng, 16)
     while True:
         numbers = tuple(1 + int(uniform() * 99) for _ in range(3 if uniform() < 0.5 else 4))
@@ -43,11 +43,11 @@ def generate_puzzle(rng: np.random.Generator) -> Puzzle:
 def load_puzzles(
     source: str, split: str, limit: int, signs_only: bool, stamp: tuple[int, int] | None
 ) -> tuple[Puzzle, ...]:
-    """The puzzles of a file or hub data set with columns `nums` and `target`. `stamp` makes a
-    changed file a new one.
+    """Load the puzzles of a file or Hub data set with columns `nums` and `target`. `stamp` is only
+    a part of the cache key, so that a changed file is loaded again.
 
-    Of the first `limit` rows, `signs_only` keeps those that plus and minus signs solve, as the
-    original does. Raises DataError that names file, row and column.
+    Of the first `limit` rows, `signs_only` keeps those that can be solved with plus and minus
+    signs, as in the original. Raises DataError that names file, row and column.
     """
     rows = read_rows(source, ("nums", "target"), split=split, limit=limit)
     puzzles = [_puzzle(row) for row in rows]
@@ -76,12 +76,12 @@ def _puzzle(row: Row) -> Puzzle:
 
 class Countdown(TextEnv):
     """One expression per episode. Reward `score` if it uses exactly the numbers and hits the
-    target, `format_score` if it uses exactly the numbers and misses, else 0. A text that is no
-    arithmetic is an invalid action and costs nothing.
+    target, `format_score` if it uses exactly the numbers and misses, else 0. A text that is not an
+    arithmetic expression is an invalid action without a penalty.
 
-    `data`: a parquet or JSON-lines file, or a hub name, with columns `nums` and `target`
-    (TinyZero's layout); seed s plays puzzle s modulo their number. Without it, each seed generates
-    a puzzle that can be solved.
+    data: a parquet or JSON-lines file, or a Hub name, with columns `nums` and `target` (TinyZero's
+    layout); seed s plays puzzle s modulo the number of puzzles. Without it, each seed generates a
+    solvable puzzle.
     """
 
     changes = ()
@@ -93,7 +93,8 @@ class Countdown(TextEnv):
         split: str = "train",
         max_instances: int = 20_000,
         signs_only: bool = True,
-        # The original gives 1 for a right answer, 0.1 for the right numbers with a wrong value.
+        # The original gives 1 for a correct answer, and 0.1 for the right numbers with a wrong
+        # value.
         score: float = 1.0,
         format_score: float = 0.1,
     ) -> None:
@@ -114,7 +115,7 @@ class Countdown(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the puzzle of the seed; there is no chance in the episode."""
+        """Show the puzzle of the seed. Episodes have no chance."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         if self.puzzles:
             self.puzzle = self.puzzles[puzzle_seed % len(self.puzzles)]
@@ -124,8 +125,8 @@ class Countdown(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an expression and end. A text that is no expression, or comes after the end,
-        changes nothing."""
+        """Judge an expression and end the episode. A text that is not an expression, or that
+        follows the end, changes nothing."""
         expression = (
             # There is only one attempt: after a verdict, the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
@@ -150,7 +151,7 @@ class Countdown(TextEnv):
         return "right", self.score
 
     def state_text(self, mode: StateText) -> str:
-        """Target and numbers; after the answer also how it was judged. The same for every mode."""
+        """Target and numbers; after the answer also the verdict. The same for every mode."""
         text = f"Target: {self.puzzle.target}\nNumbers: {', '.join(map(str, self.puzzle.numbers))}"
         return f"{text}\nYour answer: {self._verdict}" if self._verdict else text
 
@@ -177,14 +178,14 @@ class Countdown(TextEnv):
         return text
 
     def puzzle_text(self) -> str:
-        """Target and numbers; their order does not make another puzzle."""
+        """Target and sorted numbers: their order does not matter."""
         return f"{NAME}: {self.puzzle.target} from {sorted(self.puzzle.numbers)}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """An expression that solves the puzzle; nothing if there is none or the answer was given."""
+        """An expression that solves the puzzle; empty if there is none, or after the answer."""
         solution = None if self._verdict else solve(self.puzzle.numbers, self.puzzle.target)
         return () if solution is None else (solution,)[:limit]
 
     def optimal_steps(self) -> int | None:
-        """One answer, if the puzzle can be solved."""
+        """1 if the puzzle can be solved, else None."""
         return 1 if self.expert_actions(1) else None

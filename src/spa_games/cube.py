@@ -1,5 +1,4 @@
-"""The 2x2 Rubik's cube as a string of 24 stickers, and its twelve quarter turns as permutations of
-it."""
+"""The 2x2 Rubik's cube as a string of 24 stickers, and its twelve quarter turns as permutations."""
 
 from itertools import product
 
@@ -26,7 +25,7 @@ _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
 
 
 def _stickers() -> list[tuple[Vector, Vector]]:
-    """Corner and outward normal of each of the 24 stickers: face by face in the order of `FACES`,
+    """Corner and outward normal of each of the 24 stickers, face by face in the order of `FACES`,
     row by row."""
     out = []
     for face in FACES:
@@ -38,7 +37,7 @@ def _stickers() -> list[tuple[Vector, Vector]]:
 
 
 def _clockwise(vector: Vector, axis: Vector) -> Vector:
-    """`vector` turned by a quarter, clockwise when looked at from the tip of `axis`."""
+    """Rotate `vector` by a quarter turn, clockwise as seen from the tip of `axis`."""
     # A rotation by -90 degrees: the component along `axis` stays, and the rest is replaced by its
     # cross product with `axis`.
     x, y, z = np.dot(vector, axis) * np.array(axis) + np.cross(vector, axis)
@@ -46,8 +45,8 @@ def _clockwise(vector: Vector, axis: Vector) -> Vector:
 
 
 def _quarter_turns() -> dict[str, tuple[int, ...]]:
-    """Label -> where each sticker of the turned cube comes from. U is clockwise, U'
-    counter-clockwise."""
+    """Label -> for each sticker of the turned cube, the index of the sticker that moves there. U is
+    clockwise, U' counter-clockwise."""
     stickers = _stickers()
     place = {sticker: index for index, sticker in enumerate(stickers)}
     turns = {}

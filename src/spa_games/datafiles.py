@@ -1,4 +1,5 @@
-"""Rows of puzzle files: parquet and JSON lines on disk, or a data set of the Hugging Face hub."""
+"""Read rows of puzzle files: parquet and JSON lines on disk, or a data set of the Hugging Face
+Hub."""
 
 import importlib
 import itertools
@@ -19,14 +20,15 @@ SUFFIXES = (".parquet", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row and where it came from; `number` counts from 1 (for JSON lines it is the line)."""
+    """One row of a file. source: the file or data set. number: counted from 1 (for JSON lines, the
+    line number)."""
 
     source: str
     number: int
     values: Mapping[str, Any]
 
     def fail(self, column: str, wanted: str) -> DataError:
-        """The error that this row's `column` is not what it should be."""
+        """An error that says which value `column` of this row should have."""
         shown = repr(self.values.get(column))
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
         return DataError(
@@ -34,21 +36,21 @@ class Row:
         )
 
     def text(self, column: str) -> str:
-        """The column's text; raises DataError if it is empty or no text."""
+        """The column's text. Raises DataError if it is empty or not a string."""
         value = self.values[column]
         if not isinstance(value, str) or not value.strip():
             raise self.fail(column, "a string")
         return value
 
     def integer(self, column: str) -> int:
-        """The column's integer; raises DataError if it is none."""
+        """The column's integer. Raises DataError if it is not an integer."""
         value = self.values[column]
         if not _is_integer(value):
             raise self.fail(column, "an integer")
         return int(value)
 
     def integers(self, column: str) -> tuple[int, ...]:
-        """The column's list of integers; raises DataError if it is none."""
+        """The column's integers. Raises DataError if it is not a list of integers."""
         value = self.values[column]
         if (
             not isinstance(value, Sequence)
@@ -64,8 +66,8 @@ def _is_integer(value: object) -> bool:
 
 
 def file_stamp(source: str) -> tuple[int, int] | None:
-    """Time and size of a local file, so that a cache of its rows notices a change; None for a hub
-    name."""
+    """Modification time and size of a local file, so that a cache of its rows detects changes; None
+    for a Hub name."""
     try:
         status = Path(source).stat()
     except (OSError, ValueError):
@@ -78,7 +80,7 @@ def read_rows(
 ) -> Iterator[Row]:
     """The first `limit` rows of `source`, each with at least `columns`.
 
-    `source` is a `.parquet` or `.jsonl` file, or what `datasets.load_dataset` takes (a hub name, a
+    source: a `.parquet` or `.jsonl` file, or an argument of `datasets.load_dataset` (a Hub name, a
     folder), of which `split` is read. Raises DataError that names file, row and column if something
     cannot be read or is missing.
     """

@@ -19,7 +19,7 @@ Board = tuple[Row, ...]  # rows of tile values; 0 is an empty cell
 
 
 def slide_left(row: Row) -> tuple[Row, int]:
-    """A row after its tiles slid to the left, and the sum of the tiles that merging made.
+    """Slide a row's tiles to the left. Returns the new row, and the sum of the merged tiles.
 
     Each tile merges at most once, the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0) and
     earns 4.
@@ -58,15 +58,15 @@ def can_move(board: Board) -> bool:
 
 
 class Game2048(TextEnv):
-    """Slide tiles on a square board until a tile of value `target` exists; two tiles lie there at
-    the start.
+    """Slide tiles on a square board until a tile of value `target` exists; the board starts with
+    two tiles.
 
-    After every move that changed the board, a tile appears on a random empty cell: 2, or 4 with
-    probability `four_chance`. The start is the puzzle; later tiles are noise. Reward:
-    `reward="merge"` pays the sum of the tiles that merging made, `reward="log"` 0.1 * log2(1 + that
-    sum). A move that changes nothing is not allowed: it pays `invalid_penalty` under both rewards
-    and no tile appears. The episode ends with success as soon as `target` is made, and with failure
-    when no move is left.
+    After every move that changes the board, a tile appears on a random empty cell: 2, or 4 with
+    probability `four_chance`. The start is the puzzle; later tiles are noise. The reward is the sum
+    of the merged tiles (`reward="merge"`) or 0.1 * log2(1 + sum) (`reward="log"`). A move that
+    changes nothing is not allowed: its reward is `invalid_penalty`, and no tile appears. The
+    episode ends with success as soon as a tile of value `target` exists, and with failure when no
+    move is possible.
     """
 
     # A 4x4 board has only 480 starts (120 pairs of cells, each with a 2 or a 4), so puzzles repeat.
@@ -96,7 +96,7 @@ class Game2048(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Two tiles from the puzzle stream; the tiles to come are sampled from the noise stream."""
+        """Place two tiles from the puzzle stream; later tiles are sampled from the noise stream."""
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         self._noise = Noise(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.board: Board = ((0,) * self.size,) * self.size
@@ -107,7 +107,7 @@ class Game2048(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Draw new tiles from another stream from now on."""
+        """From now on, sample new tiles from the stream of `noise_seed`."""
         self._noise = Noise(stream(noise_seed, f"{NAME}/noise"))
 
     def _add_tile(self) -> None:
@@ -124,8 +124,8 @@ class Game2048(TextEnv):
         self.board = tuple(tuple(row) for row in rows)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One move. An unknown action, or a move that changes nothing, leaves the board and is paid
-        as a penalty; after the end, nothing is paid."""
+        """Make one move. An unknown action, or a move that changes nothing, leaves the board and
+        earns the penalty; after the end there is no reward."""
         index = action_index(action, ACTIONS)
         before = self.board
         reward = self.invalid_penalty
@@ -189,7 +189,7 @@ class Game2048(TextEnv):
         return self.legal_actions()[:1]
 
     def legend(self) -> dict[str, str]:
-        """The one symbol that is no number."""
+        """The only symbol that is not a number."""
         return {"_": "empty cell"}
 
     def instruction(self, mode: StateText) -> str:

@@ -1,4 +1,4 @@
-"""HiddenDynamicsLake: a lake whose world must be learned, because no prompt tells where actions lead."""
+"""HiddenDynamicsLake: a lake whose dynamics must be learned, because prompts do not reveal them."""
 
 import re
 from collections import deque
@@ -17,7 +17,7 @@ NAME = "hidden_dynamics_lake"
 LETTERS = "abcde"
 HOLE, GOAL, IN_HOLE, ON_GOAL = (SYMBOLS[kind] for kind in (2, 3, 4, 5))
 ENDS = {GOAL: " on the goal", HOLE: " in a hole"}
-"""Addition to a sentence where the episode is over."""
+"""Suffix of a sentence at the end of an episode."""
 _TEXT = re.compile(
     rf"(?P<before>cells (?P<cells>(?:\d\d[{LETTERS}{HOLE}{GOAL}]| )+); goal \d\d; player )"
     rf"(?P<player>\d\d)(?P<end>{ENDS[GOAL]}|{ENDS[HOLE]})?"
@@ -26,8 +26,9 @@ _TEXT = re.compile(
 
 @lru_cache
 def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """The world of a seed: the direction of each action (left, down, right, up) and the push of each
-    letter, as indices into `TURNS`; None is no push. No action goes where its name says."""
+    """The world of a seed: the direction of each action (left, down, right, up) and the push of
+    each letter, as indices into `TURNS`; None is no push. No action moves in the direction of its
+    name."""
     draw = uniforms(seeds.stream(seed, f"{NAME}/world"))
     effects = tuple(range(4))
     while any(turn == index for index, turn in enumerate(effects)):
@@ -36,13 +37,15 @@ def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
 
 
 class HiddenDynamicsLake(FrozenLake):
-    """A lake without slips whose actions and cells do what no prompt tells: it must be learned.
+    """A lake without slips. Prompts do not reveal the effects of actions and cells, so they must be
+    learned.
 
     The four action names have permuted effects. Every cell of ice shows a letter from a to e. Four
-    letters push a player who arrives by one cell, each in its direction, and one does nothing. A
-    push starts no other push and does not cross the border, and a move that the border stops
-    triggers none. A hole or the goal ends the episode before a push and after it. Both are the
-    same in all puzzles of a world (`world`); letters, holes, start and goal differ by puzzle.
+    letters push an arriving player by one cell, each in its own direction, and one does nothing. A
+    push triggers no further push and does not cross the border, and a move that the border stops
+    triggers none. A hole or the goal ends the episode, before or after a push. The effects of
+    actions and letters are the same in all puzzles of a `world`; letters, holes, start and goal
+    differ between puzzles.
     """
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
@@ -59,9 +62,9 @@ class HiddenDynamicsLake(FrozenLake):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """`p`: probability that a cell is frozen. `world`: seed of the world. `moves`: every
-        puzzle can be solved within as many (default: 6 if `size` is 4, else 10), and none within
-        fewer than `min_moves`."""
+        """p: probability that a cell is frozen. world: seed of the world. moves: every puzzle can
+        be solved within this number of actions (default: 6 if `size` is 4, else 10). min_moves: no
+        puzzle can be solved with fewer actions."""
         size = require_int(NAME, "size", size, 2, 10)
         default = 6 if size == 4 else 10
         self.moves = default if moves is None else require_int(NAME, "moves", moves, 1, 1_000_000)
@@ -106,7 +109,7 @@ class HiddenDynamicsLake(FrozenLake):
         return self.state_text(self.default_state_text), {}
 
     def _sample(self, puzzle_seed: int) -> None:
-        """Begin a puzzle whose shortest way has from `min_moves` to `moves` actions."""
+        """Begin a random puzzle whose shortest path has `min_moves` to `moves` actions."""
         draw = uniforms(seeds.stream(puzzle_seed, f"{NAME}/puzzle"))
         cells = self.size**2
         while True:
@@ -128,7 +131,7 @@ class HiddenDynamicsLake(FrozenLake):
         self.steps = 0
         self._ends = lake.holes | {lake.goal}
         self._noise = None
-        # For each action the cell that each cell leads to.
+        # For each action, the cell that each cell leads to.
         self._leads = [
             tuple(self._lead(turn, cell) for cell in range(self.size**2)) for turn in self._effects
         ]
@@ -136,7 +139,7 @@ class HiddenDynamicsLake(FrozenLake):
     def _lead(self, turn: int, cell: int) -> int:
         landed = self._tables[turn][cell]
         push = self._pushes[LETTERS.index(self.letters[landed])]
-        # A player whom the border stops has not arrived anywhere.
+        # A player who is stopped by the border has not arrived on a cell.
         if landed == cell or landed in self._ends or push is None:
             return landed
         return self._tables[push][landed]
@@ -166,7 +169,7 @@ class HiddenDynamicsLake(FrozenLake):
         return HOLE if cell in lake.holes else GOAL if cell == lake.goal else self.letters[cell]
 
     def _drawn(self, player: int) -> str:
-        """The grid with the player on a cell, whose letter is a capital."""
+        """Render the grid with the player on a cell, whose letter becomes a capital."""
         contents = [self._content(cell) for cell in range(self.size**2)]
         shown = {HOLE: IN_HOLE, GOAL: ON_GOAL}
         contents[player] = shown.get(contents[player], contents[player].upper())
@@ -180,7 +183,7 @@ class HiddenDynamicsLake(FrozenLake):
 
     def _sentence(self) -> str:
         size = self.size
-        # Each cell's key is directly followed by what is there, as in `12b`: a model looks up
+        # Each cell's key is directly followed by its content, as in `12b`, because a model looks up
         # contents by key.
         rows = (
             "".join(f"{row}{col}{self._content(row * size + col)}" for col in range(size))
@@ -201,8 +204,8 @@ class HiddenDynamicsLake(FrozenLake):
         return self._drawn(self.lake.start)
 
     def _parse_board(self, board: str) -> tuple[Lake, str]:
-        """The lake and the letters that `board` shows; raises ConfigError if it shows none of this
-        size."""
+        """Parse the lake and the letters that `board` shows. Raises ConfigError if it is not a
+        board of this size."""
         rows = [row.split(" ") for row in board.split("\n")]
         flat = [symbol for row in rows for symbol in row]
         starts = [cell for cell, symbol in enumerate(flat) if symbol in [*LETTERS.upper()]]
@@ -223,7 +226,7 @@ class HiddenDynamicsLake(FrozenLake):
         return Lake(self.size, starts[0], flat.index(GOAL), holes), letters
 
     def _path(self) -> tuple[str, ...] | None:
-        """A shortest way to the goal; None if there is none."""
+        """A shortest path to the goal; None if there is none."""
         paths: dict[int, tuple[str, ...]] = {self.player: ()}
         queue = deque([self.player])
         while queue:
@@ -239,20 +242,21 @@ class HiddenDynamicsLake(FrozenLake):
         return None
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest way."""
+        """The first moves of a shortest path."""
         return (self._path() or ())[:limit]
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first labels, which say nothing of what they do."""
+        """The first labels, which reveal nothing about their effects."""
         return self._labels[:3]
 
     def optimal_steps(self) -> int | None:
-        """The length of a shortest way to the goal; None in a hole."""
+        """The length of a shortest path to the goal; None if the goal is out of reach."""
         path = self._path()
         return None if path is None else len(path)
 
     def best_success(self, limit: int) -> float:
-        """1 if the goal can be reached within `limit` actions, else 0; `max_steps` may leave fewer."""
+        """1 if the goal can be reached within `limit` actions (fewer if `max_steps` ends the
+        episode earlier), else 0."""
         steps = self.optimal_steps()
         return float(steps is not None and steps <= self.within_steps(limit))
 

@@ -22,12 +22,12 @@ MARK = "The answer is:"
 def load_problems(
     source: str, split: str, limit: int | None, stamp: tuple[int, int] | None
 ) -> tuple[Problem, ...]:
-    """The problems of a file or hub data set with columns `query` and `response`. `stamp` marks a
-    changed file.
+    """Load the problems of a file or Hub data set with columns `query` and `response`. `stamp` is
+    only a part of the cache key, so that a changed file is loaded again.
 
-    The answer is what follows the last "The answer is:" of the response. A row without one is left
-    out, and the log says how many there were. Raises DataError that names file, row, column, or
-    says that no row has an answer.
+    The answer is the text after the last "The answer is:" of the response. Rows without an answer
+    are skipped, and their number is logged. Raises DataError that names file, row and column, or if
+    no row has an answer.
     """
     problems: list[Problem] = []
     without: list[int] = []
@@ -57,21 +57,19 @@ def load_problems(
 
 
 def normalize(answer: str) -> str:
-    """An answer as it is compared: lower case, without any white space."""
+    """Normalize an answer for comparison: lower case, without any white space."""
     return "".join(answer.lower().split())
 
 
 class MetamathQA(QuestionGame):
-    """Answer a word problem. Reward 1 for a right first answer, halved with every answer that was
-    wrong before.
+    """Answer a word problem. Reward 1 for a correct answer, halved for every earlier wrong one.
 
-    Answers are right if they are the same text after lower-casing and dropping white space; "7" and
-    "7.0" differ. `retries` more answers may follow a wrong one: 0 ends the episode with the first
-    answer. A retry also needs room in the budget of actions (`max_actions_per_traj` of at least
-    `retries` + 1).
+    An answer is correct if it is the same text after lower-casing and removing white space; "7" and
+    "7.0" differ. After wrong answers, up to `retries` more may follow; with 0, the first answer
+    ends the episode. Retries also need a `max_actions_per_traj` of at least `retries` + 1.
 
-    `data`: a parquet or JSON-lines file, or a hub name such as `meta-math/MetaMathQA`, with columns
-    `query` and `response`; the seed draws a row uniformly. Without it, each seed generates an
+    data: a parquet or JSON-lines file, or a Hub name such as `meta-math/MetaMathQA`, with columns
+    `query` and `response`; the seed samples a row uniformly. Without it, each seed generates an
     arithmetic word problem.
     """
 
@@ -100,7 +98,7 @@ class MetamathQA(QuestionGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the problem of the seed; there is no chance in the episode."""
+        """Show the problem of the seed. Episodes have no chance."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:
@@ -119,7 +117,7 @@ class MetamathQA(QuestionGame):
         return right, 0.5**self.wrong if right else 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """Instruction of the task, with the cost of a retry."""
+        """The task, and the cost of a retry."""
         text = "Solve the problem. Answer with the result alone, without units, words or steps."
         if self.retries:
             text += f" After a wrong answer you may try again, {self.retries} more at most;"
@@ -131,9 +129,9 @@ class MetamathQA(QuestionGame):
         return f"{self.problem.question}\n{MARK} {self.problem.answer}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The right answer; nothing once the episode is over."""
+        """The correct answer; empty once the episode is over."""
         return () if self._over else (self.problem.answer,)[:limit]
 
     def optimal_steps(self) -> int | None:
-        """One answer."""
+        """1 until the episode is over, then None."""
         return None if self._over else 1

@@ -15,10 +15,10 @@ NAMES = {"U": "Up", "L": "Left", "F": "Front", "R": "Right", "B": "Back", "D": "
 
 
 class RubiksCube(TextEnv):
-    """Solve a 2x2 cube by quarter turns of its faces: reward 1 when each face has one colour, else
+    """Solve a 2x2 cube by quarter turns of its faces. Reward 1 when each face has one colour, else
     0.
 
-    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, proved by the
+    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, as verified by the
     solver: turns that undo each other or turn the cube as a whole do not count. `max_steps`
     truncates the episode.
     """
@@ -38,7 +38,7 @@ class RubiksCube(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Scramble; there is no chance in the episode."""
+        """Scramble the cube. Episodes have no chance."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         uniform = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
@@ -53,7 +53,8 @@ class RubiksCube(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One quarter turn. An unknown action, or one after the end, is invalid and turns nothing."""
+        """Make one quarter turn. An unknown action, or an action after the end, is invalid and
+        turns nothing."""
         index = action_index(action, ACTIONS)
         over = is_solved(self.cube)
         before = self.cube
@@ -110,5 +111,5 @@ class RubiksCube(TextEnv):
         return solver.solve(self.cube)[:limit]
 
     def optimal_steps(self) -> int | None:
-        """The fewest quarter turns that solve the cube as it is."""
+        """The fewest quarter turns that solve the current cube."""
         return solver.distance(self.cube)

@@ -1,5 +1,5 @@
-"""WebShop: find and buy what a customer asks for, through text pages (Yao et al. 2022, arXiv
-2207.01206)."""
+"""WebShop: find and buy the product that a customer requests, through text pages (Yao et al. 2022,
+arXiv 2207.01206)."""
 
 import json
 import re
@@ -36,12 +36,12 @@ ASKING = frozenset((
     "you",
 ))
 # fmt: on
-"""Words of a request that name nothing."""
+"""Words of a request that describe no product."""
 
 
 def parse_action(text: str) -> tuple[str, str] | None:
-    """("search", words) or ("click", label) from `search[words]` or `click[label]`; None for
-    anything else."""
+    """Parse `search[words]` or `click[label]` into ("search", words) or ("click", label); None for
+    any other text."""
     # Check the length first, since a model may write megabytes.
     if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
         return None
@@ -57,15 +57,15 @@ def parse_action(text: str) -> tuple[str, str] | None:
 
 
 class WebShop(TextEnv):
-    """A customer's request, a shop of text pages, and one purchase. Reward on buying, from 0 to 1
-    (`shop.reward`).
+    """Fulfil a customer's request with one purchase in a shop of text pages. The reward for the
+    purchase is from 0 to 1 (`shop.reward`).
 
-    Without `data` the shop is a generated one of 1,024 products. With it, `data` is a folder of
-    WebShop's product files, of which `dataset` "small" takes the first 1,000 products and "full"
-    all; `human_goals` takes the requests that people wrote. `split` says which requests are played:
-    `train`, `val` or `test`; None is `train`, and `val` in validation episodes
-    (`reset(options={"validation": True})`); `reset(options={"split": ...})` changes it for one
-    episode. Seed s plays request s modulo their number; there is no chance in an episode.
+    data: a folder of WebShop's product files; None generates a shop of 1,024 products. dataset:
+    "small" takes the first 1,000 products of the files, "full" all. human_goals: use the requests
+    that people wrote. split: requests to play, `train`, `val` or `test`; None means `train`, but
+    `val` in validation episodes (`reset(options={"validation": True})`). `reset(options={"split":
+    ...})` changes the split for one episode. Seed s plays request s modulo the number of requests;
+    episodes have no chance.
     """
 
     changes = ()
@@ -109,7 +109,8 @@ class WebShop(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Search or click. What the page does not offer is invalid and leads nowhere."""
+        """Search or click. An action that the page does not offer is invalid and changes
+        nothing."""
         before = self.view
         over = before.kind == "done"
         target = None if over or not isinstance(action, str) else self._target(action)
@@ -146,8 +147,8 @@ class WebShop(TextEnv):
         return self.page.target(argument)
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The clicks that the page offers, as actions; a search is legal too where there is a
-        search bar."""
+        """The clicks that the page offers. Searches, which are legal on pages with a search bar,
+        are not listed."""
         return tuple(f"click[{link.label}]" for link in self.page.links)
 
     def state_text(self, mode: StateText) -> str:
@@ -159,11 +160,9 @@ class WebShop(TextEnv):
         return "\n".join(lines)
 
     def to_action(self, text: str) -> Action | None:
-        """`search[...]` or `click[...]` in its plain form; None for anything else, or if it is
-        over-long.
+        """`search[...]` or `click[...]` in normal form; None for any other or overlong text.
 
-        Whether the page offers it shows when it is done, since a response may lead over several
-        pages.
+        `step` decides whether the page offers it, since a response may lead over several pages.
         """
         parsed = parse_action(text)
         return None if parsed is None else f"{parsed[0]}[{parsed[1]}]"
@@ -177,7 +176,8 @@ class WebShop(TextEnv):
         )
 
     def random_action(self, rng: Any) -> str:
-        """A random link of the page; on the search page a search for three words of the request."""
+        """A random link of the page; on the search page, a search for three random words of the
+        request."""
         if self.page.has_search_bar:
             # Use words of the request, since random letters would find no product.
             words = self.goal.instruction.replace("[", " ").replace("]", " ").split()
@@ -186,7 +186,7 @@ class WebShop(TextEnv):
         return actions[int(rng.integers(len(actions)))]
 
     def example_actions(self) -> tuple[str, ...]:
-        """A search for what the request asks for."""
+        """A search for the product that the request describes."""
         # `i need red shoes with size: 7, and price lower than …` -> `i need red shoes`
         asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
         words = [word for word in re.findall(r"[^\W_][\w'-]*", asked) if word.lower() not in ASKING]
@@ -201,28 +201,29 @@ class WebShop(TextEnv):
         return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first `limit` actions of a way from this page to buying the product that the request
-        was written about.
+        """The first `limit` actions that lead from this page to buying the product that the request
+        was written for.
 
-        The purchase earns the full reward if the product is all that the request asks for; there
-        may be a shorter way, so `optimal_steps` is not known. Empty after the purchase, or if a
+        The purchase earns the full reward if the product matches the whole request. A shorter
+        sequence may exist, so `optimal_steps` is not known. Empty after the purchase, or if a
         search for the product's title does not find it.
         """
         return self._way()[0][:limit]
 
     def best_success(self, limit: int) -> float | None:
-        """1 if `expert_actions` earns the full reward within `limit`; else not known."""
+        """1 if `expert_actions` earns the full reward within `limit` actions; else None
+        (unknown)."""
         actions, options = self._way()
         if not 0 < len(actions) <= limit:
             return None
         return 1.0 if self.shop.judge(self.goal, self.goal.asin, options).reward == 1.0 else None
 
     def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
-        """The actions that buy the product from here on, and the options that it is bought with."""
+        """The actions that buy the product from this page, and the options of the purchase."""
         wishes = self._wishes()
         view = self.view
         actions: tuple[str, ...] = ()
-        # An option cannot be taken back, so a product with another one is left.
+        # An option cannot be unset, so a product page with an unwanted option is left.
         if (
             view.kind != "item"
             or view.asin != self.goal.asin
@@ -241,9 +242,9 @@ class WebShop(TextEnv):
 
     def _to_product(self) -> tuple[View, tuple[str, ...]]:
         """The page of the product, and the actions that lead there from this page; the search page
-        and none if there is no way."""
+        and no actions if it cannot be reached."""
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
-        # A search is possible on the search page only.
+        # Only the search page allows a search.
         back = () if self.page.has_search_bar else ("click[back to search]",)
         ways: list[tuple[str, int, tuple[str, ...]]] = [(title, 1, (*back, f"search[{title}]"))]
         if self.view.kind == "results":
@@ -266,8 +267,8 @@ class WebShop(TextEnv):
         return next(f"click[{link.label}]" for link in links if link.view == wish)
 
     def _wishes(self) -> dict[str, str]:
-        """The options that the request asks for, with their values. People's requests need not name
-        the option, nor spell its value as the product does."""
+        """The requested options with their values. Requests written by people may omit an option's
+        name, or spell its value differently from the product."""
         product = self.shop.products[self.goal.asin]
         offered = [(name, value) for name, values in product.options for value in values]
         chosen: dict[str, str] = {}

@@ -1,5 +1,4 @@
-"""Generated arithmetic word problems with whole-number answers: the offline default of the question
-environment."""
+"""Generate arithmetic word problems with integer answers, the offline default of MetamathQA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,8 +52,8 @@ Pick = Callable[[int, int], int]  # low, high -> an integer from low to high
 
 
 def generate_problem(rng: np.random.Generator) -> Problem:
-    """A problem of two or three steps, sampled from eight kinds; answers are positive whole
-    numbers."""
+    """Generate a problem of two or three steps from one of eight kinds; answers are positive
+    integers."""
     uniform = uniforms(rng, 16)
 
     def pick(low: int, high: int) -> int:
@@ -117,7 +116,7 @@ def _prices(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[
 
 
 def _change(pick: Pick, who: str, other: str, things: str, place: str) -> tuple[str, int]:
-    # The sum brought along is computed from the change, so that the change is positive.
+    # The amount paid is computed from the change, so that the change is positive.
     count = pick(3, 30)
     price = pick(2, 25)
     left = pick(1, 90)

@@ -1,1 +1,2 @@
-"""Response formats for games of one kind, which `pyproject.toml` registers in the group `spa.formats`."""
+"""Response formats for certain kinds of games, which `pyproject.toml` registers in the group
+`spa.formats`."""

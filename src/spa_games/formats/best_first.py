@@ -1,8 +1,8 @@
 """`best_first`: base responses whose thoughts are a best-first search of a game in which a player
 pushes boxes onto targets.
 
-Everything that is looked up is written first, behind its key. A room with a box in cell 22, its
-target in cell 21 and the player in cell 14:
+All facts that the search looks up are written first, each next to its key. For example, a room with
+a box in cell 22, its target in cell 21 and the player in cell 14:
 
     11_12_13_14P
     21O22X23_24#
@@ -15,19 +15,19 @@ target in cell 21 and the player in cell 14:
     2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
     Left Down Left
 
-First comes the map: the key of each inner cell, and its symbol in the prompt. `22<23=1`: a box in
-cell 22 is one push from a target, and the player pushes it from cell 23. A box never reaches a target
-from a dead cell. These facts follow from single moves, as `facts_of` asks for them. `written` reads
-the map off the prompt.
+First comes the map: the key of each inner cell, followed by its symbol in the prompt, from which
+`written` copies it. `22<23=1`: a box in cell 22 is one push from a target, and the player pushes it
+from cell 23. A box in a dead cell never reaches a target. `facts_of` derives these facts from
+single moves.
 
-A line names the state that it expands, the cell from which the player pushes the first box that is on
-no target, the path, and then every action. `Up04#`: nothing moves, and cell 04 is in the way.
-`Left1322+1`: a new state with a box one push from its target; `+` if the player has pushed, or has
-come nearer to that cell, else `-`. With two boxes, both numbers are there (`+1,2`).
+A line names the state that it expands, the cell from which the player pushes the first box that is
+not on a target, the path, and then every action. `Up04#`: nothing moves, because cell 04 blocks the
+way. `Left1322+1`: a new state with a box one push from its target; `+` if the player has pushed a
+box or moved closer to that cell, else `-`. With two boxes, both numbers are written (`+1,2`).
 
-The next line expands the open state with the fewest pushes in all; of these, one with `+`; of these,
-the newest. So no order needs a number that is not copied. The search ends at the first goal, within
-the line; the last line is the path to it.
+The next line expands the open state with the fewest total pushes; among these, one with `+`; among
+these, the newest. So the order depends only on numbers that are copied. The search ends at the
+first goal, within the line; the last line is the path to it.
 """
 
 import re
@@ -67,8 +67,9 @@ _MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """pushes: the fewest pushes from each cell to a target, in the order in which they are found; a
-    floor cell without them is dead. sides: the cell of the player for the first of these pushes."""
+    """Facts about single boxes. pushes: the fewest pushes from each cell to a target, in the order
+    in which they are found; floor cells without an entry are dead. sides: for each cell, where the
+    player has to be for the first of these pushes."""
 
     pushes: Mapping[str, int]
     sides: Mapping[str, str]
@@ -76,17 +77,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class BestFirstSearch(Search):
-    """A search with the facts that it looks up."""
+    """A search with the facts that it uses."""
 
     facts: Facts
 
 
 def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successor], Facts]:
-    """Search backwards from the targets by single pushes: yields the state before each push, is sent
-    its successors, returns the facts.
+    """Search backwards from the targets by single pushes. A generator: it yields the state before
+    each push, receives its successors, and returns the facts.
 
-    A push counts if any action leads to the state after it, whichever it is. Further boxes are where
-    they are not in the way.
+    A push counts if any action leads to the state after it. Other boxes are placed where they do
+    not block it.
     """
     pushes = dict.fromkeys(puzzle.targets, 0)
     sides = dict[str, str]()
@@ -98,7 +99,7 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
             player = _beside(box, step)
             if box in pushes or not {box, player} <= puzzle.floor:
                 continue
-            # On targets they would end the game.
+            # Boxes on targets could end the game.
             free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
             others = free[: boxes - 1]
             if len(others) < boxes - 1:
@@ -112,7 +113,8 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
 
 
 class BestStates(OpenStates):
-    """The state with the fewest pushes in all is next; of these, one with `+`; of these, the newest."""
+    """Open states, ordered by total pushes; among equals, those with `+` come first, then the
+    newest."""
 
     def __init__(self, start: str, facts: Facts, targets: Sequence[str]) -> None:
         super().__init__(start)
@@ -121,30 +123,31 @@ class BestStates(OpenStates):
         self._ranks = {start: (0, False, 0)}
 
     def next(self) -> str | None:
-        """The best state; None if none is open."""
+        """The best open state; None if no state is open."""
         return min(self._ranks, key=self._ranks.__getitem__, default=None)
 
     def close(self, key: str) -> None:
-        """Expand a state, whether it is open or not."""
+        """Remove a state that is being expanded, whether it is open or not."""
         self._ranks.pop(key, None)
 
     def aim(self, key: str) -> str:
-        """The cell from which the player pushes the first box that is on no target; "" if there is
-        none."""
+        """The cell from which the player pushes the first box that is not on a target; "" if there
+        is none."""
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
     def status(self, key: str, after: str, outcome: str) -> str:
-        """A word; for a new state its estimate."""
+        """The status of a move: a word, or for a new state its estimate."""
         if outcome == GOAL:
             return GOAL
         if after == key:
             return BLOCKED
-        # What lacks a cell is no state.
+        # A key of another length lacks a cell, so it names no state; it counts as dead.
         if len(after) != len(key):
             return DEAD
         player, *boxes = _cells(after)
-        # A predicted state may be lost by its own text where the predicted pushes do not show it.
+        # A predicted state may be lost according to its own text even if the predicted pushes do
+        # not show it.
         if outcome or not all(box in self.facts.pushes for box in boxes):
             return DEAD
         if after in self.paths:
@@ -156,7 +159,7 @@ class BestStates(OpenStates):
         return mark + ",".join(str(self.facts.pushes[box]) for box in boxes)
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
-        """Open a state that has an estimate."""
+        """Record a state that has an estimate, and open it unless it is at the depth limit."""
         if status[0] not in "+-":
             return
         self.paths[after] = path
@@ -166,18 +169,18 @@ class BestStates(OpenStates):
             self._ranks[after] = (pushes, status[0] == "-", -len(self.paths))
 
     def listed(self) -> tuple[str, ...]:
-        """No line lists them."""
+        """Return (): lines do not list open states."""
         return ()
 
 
 class BestFirst(BreadthFirst):
-    """A search from the current state in every turn."""
+    """A best-first search from the current state in every turn."""
 
     name = "best_first"
     states = BestStates
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """The map is copied from a grid."""
+        """Also require prompts with a grid, from which the map is copied."""
         super().check(cfg, problems)
         if cfg.state_text == "coords":
             problems.add(
@@ -187,11 +190,11 @@ class BestFirst(BreadthFirst):
             )
 
     def overrides(self) -> tuple[str, ...]:
-        """Prompts that show the grid, too."""
+        """Also make prompts show the grid."""
         return (*super().overrides(), "state_text=grid")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """A search in the game's names of states, and the facts before it."""
+        """Request a search in the game's names of states, preceded by the facts."""
         search = (
             f"best-first search, {env.state_key_format[1]}: the map; the pushes from each cell to a "
             "target; dead cells; from each state, where each action leads, until the goal; then the path"
@@ -199,8 +202,8 @@ class BestFirst(BreadthFirst):
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """All states, and the successors of those that the facts ask for, which play may never
-        reach."""
+        """All reachable states, and the successors of states that the facts need, which may be
+        unreachable."""
         puzzle = _puzzle(env)
         true, copies = explore(env)
 
@@ -211,7 +214,7 @@ class BestFirst(BreadthFirst):
         return true, copies
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
-        """Best first, after the facts."""
+        """Derive the facts, then search best first."""
         puzzle = _puzzle(view)
         facts = yield from facts_of(puzzle, _boxes(start))
         search = yield from expanding(self.states(start, facts, puzzle.targets))
@@ -238,10 +241,11 @@ class BestFirst(BreadthFirst):
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Right map, facts, moves, estimates and other statuses, states that are next, and paths.
+        """Score the map, facts, moves, estimates and other statuses, choices of the next state, and
+        paths.
 
-        The kinds `map`, `fact` and `dead` count words, `aim` the cells that the player goes to. Lines
-        are judged by the facts that the text has written.
+        The kinds `map`, `fact` and `dead` count words; `aim` counts the cells that the player walks
+        to. Lines are judged by the facts that the text itself states.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
@@ -253,7 +257,7 @@ class BestFirst(BreadthFirst):
         right = _facts_text(wanted.facts, puzzle, env)
         written = thoughts.split("\n")
         header = written[: len(right)]
-        # The last line of a text that was cut off does not count.
+        # The last line of a truncated text does not count.
         whole = header if complete or len(written) > len(right) else header[:-1]
         counts = Counter[str]()
         errors = ["wrong_fact"] * (whole != right[: len(whole)])
@@ -267,7 +271,7 @@ class BestFirst(BreadthFirst):
             if line is None:
                 return None
             key, _, aim = line.key.partition(">")
-            # A line without the cell cannot be told from a wrong one.
+            # A line without the cell counts like a line with a wrong cell.
             aims.append(aim == found.aim(key))
             errors.extend(["wrong_fact"] * (not aims[-1]))
             return replace(line, key=key)
@@ -299,8 +303,8 @@ class BestFirst(BreadthFirst):
         )
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Every word by what it is: `next` is the state that a line expands, `aim` the cell that the
-        player goes to, `estimate` what orders a new state."""
+        """Yield the kind of every word: `next` is the state that a line expands, `aim` the cell
+        that the player walks to, `estimate` the rank of a new state."""
         head, colon, _ = line.partition(":")
         if not colon:
             first = line.partition(" ")[0]
@@ -326,7 +330,7 @@ class BestFirst(BreadthFirst):
                     yield "estimate", start + len(move), stop
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
-        """Without the cell that the player goes to."""
+        """Parse a line for display, without the cell that the player walks to."""
         line = _words_of_line(text, actions)
         return None if line is None else replace(line, key=line.key.partition(">")[0])
 
@@ -342,7 +346,7 @@ def _puzzle(env: Any) -> PushPuzzle:
 
 
 def _cells(key: str) -> list[str]:
-    """The cells of a state: the player's, then those of the boxes."""
+    """The cells of a state: the player's cell, then the boxes' cells."""
     return [key[place : place + 2] for place in range(0, len(key), 2)]
 
 
@@ -378,7 +382,7 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
 
 
 def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
-    """The lines before those of the search."""
+    """The lines that state the map and the facts, which precede the search."""
     grid = view.state_text("grid").split("\n")
     lines = [
         "".join(f"{cell}{grid[int(cell[0])][int(cell[1])]}" for cell in row) for row in puzzle.rows
@@ -394,7 +398,7 @@ def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
 
 
 def _read_facts(lines: Sequence[str]) -> Facts:
-    """The facts that a text has written; words that say nothing else are left out."""
+    """Parse the facts that a text states; other words are ignored."""
     found = [match.groups() for line in lines for match in _FACT.finditer(line)]
     return Facts(
         pushes={cell: int(count) for cell, _, count in found},
@@ -403,8 +407,8 @@ def _read_facts(lines: Sequence[str]) -> Facts:
 
 
 def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The words of the map, of the pushes and of the dead cells that are right, by their position, of
-    those that should be there or are."""
+    """For the map, the pushes and the dead cells, count the words that are correct at their
+    position, and the larger of the numbers of expected and written words."""
     kinds = dict[str, tuple[int, int]]()
     for number, (text, wanted) in enumerate(zip(written, right, strict=False)):
         kind = {len(right) - 2: "fact", len(right) - 1: "dead"}.get(number, "map")
@@ -417,7 +421,8 @@ def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple
 
 
 def _tried(key: str, action: str, puzzle: PushPuzzle) -> str:
-    """The cells that a move without effect has tried: the next one, and behind a box one more."""
+    """The cells that a move without effect depends on: the next cell, and, if it has a box, the
+    cell behind it."""
     player, *boxes = _cells(key)
     step = puzzle.steps[action]
     ahead = _beside(player, step)
@@ -432,7 +437,8 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 
 
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
-    """A line with the estimates and marks of its moves as their statuses, keys as they are written."""
+    """Parse a line with the estimates and marks of its moves as statuses, and keys as written; None
+    if it cannot be parsed."""
     line = read_line(text, actions, _WORDS)
     if line is None:
         return None
@@ -442,13 +448,13 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
         if parts is None or (parts[2] and move.status):
             return None
         moves.append(Move(move.action, parts[1], parts[2] or move.status))
-    # An estimate may hold no semicolon, so nothing is listed behind one.
+    # Best-first lines do not list open states, so a line with a list is invalid.
     return None if line.open_keys else replace(line, moves=tuple(moves))
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
-    """A line of a state of the puzzle as the search has it: a move without effect leads back if the
-    right cells were tried."""
+    """Parse a line of a state of the puzzle as in a search: a move without effect leads back to the
+    state if its cells are correct."""
     line = _words_of_line(text, actions)
     if line is None:
         return None

@@ -1,6 +1,6 @@
 """`constraint_propagation`: base responses whose thoughts fill the variables of a constraint
-satisfaction problem, such as a Sudoku. Derive it, write it, read what a model wrote, and score it
-line by line.
+satisfaction problem, such as a Sudoku. This module derives and writes such thoughts, and parses and
+scores those of a model line by line.
 
 A 4x4 Sudoku with four empty cells:
 
@@ -35,21 +35,22 @@ from spa.formats.base import SearchScore, WrittenFormat
 from spa.formats.search import GOAL, Successor
 
 OPEN = "0"
-"""The value of an open variable, as facts write it."""
+"""The value of an open variable in facts."""
 Problem = Mapping[str, Variable]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The first line of a sweep: the variables that are still open."""
+    """The first line of a sweep. keys: the variables that are still open."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One open variable: its neighbours with their values, the values that fit, and the assignment
-    that follows, if one does."""
+    """The line of an open variable. key: the variable. facts: its neighbours with their values.
+    fits: the values that no neighbour has. assigned: variable and value of the assignment, or
+    None."""
 
     key: str
     facts: tuple[tuple[str, str], ...]
@@ -59,15 +60,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """A finished derivation. `path`: the actions that assign all values; None if variables stay open
-    because several values fit."""
+    """A finished derivation. steps: its lines in order. path: the actions that assign all values;
+    None if variables stay open because several values fit."""
 
     steps: tuple[Sweep | Line, ...]
     path: tuple[str, ...] | None
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The steps that are about a variable."""
+        """The steps without the first lines of sweeps."""
         return tuple(step for step in self.steps if isinstance(step, Line))
 
 
@@ -99,21 +100,21 @@ def open_keys(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def what_follows(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
-    """The line of an open variable."""
+    """Derive the line of an open variable."""
     facts = tuple((each, values[each] or OPEN) for each in problem[key].neighbours)
     fits = fitting(problem[key], facts)
     return Line(key, facts, fits, (key, fits[0]) if len(fits) == 1 else None)
 
 
 def fitting(variable: Variable, facts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The values that no neighbour has, by these facts."""
+    """The values that no neighbour has according to these facts."""
     taken = {value for _, value in facts}
     return tuple(value for value in variable.actions if value not in taken)
 
 
 def write_derivation(derivation: Derivation) -> str:
-    """The derivation as text. Raises ValueError if it stalled: nothing is to be learned from its
-    end."""
+    """The derivation as text. Raises ValueError if it stalled, because there are no actions to
+    learn."""
     if derivation.path is None:
         raise ValueError(
             "write_derivation: the derivation stalled, so it has no actions to write; pass one that "
@@ -136,7 +137,7 @@ _LINE = re.compile(
 
 
 def read_step(text: str) -> Sweep | Line | None:
-    """The line of a derivation; None if the text is none."""
+    """Parse a line of a derivation; None if the text is not one."""
     first, *rest = text.split(" ")
     if first == "open" and rest and all(rest):
         return Sweep(tuple(rest))
@@ -155,16 +156,16 @@ def read_step(text: str) -> Sweep | Line | None:
 def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> SearchScore | None:
     """Score a written derivation of a problem, each line given the lines before it.
 
-    Facts are judged by the values of the problem and those that the text itself has assigned, the
-    values that fit by the facts of their line, and what a line says follows by both. `complete`:
-    False for a text that was cut off, whose last line does not count. None if single candidates do
-    not solve the problem.
+    Facts are judged by the values of the problem and the assignments of the text itself, fitting
+    values by the facts of their line, and assignments by the fitting values of their line.
+    complete: False for a truncated text, whose last line does not count. Returns None if single
+    candidates do not solve the problem.
     """
     wanted = derive(problem)
     if wanted.path is None:
         return None
     values = {key: variable.value for key, variable in problem.items()}
-    waiting: list[str] | None = None  # of the sweep; None before the first
+    waiting: list[str] | None = None  # variables left in the sweep; None before the first sweep
     swept = set[str]()
     path = list[str]()
     counts = Counter[str]()
@@ -179,8 +180,8 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
     for number, each in enumerate(written if complete else written[:-1]):
         step = read_step(each)
         left = open_keys(values)
-        # Where all have values, the actions follow. Scoring ends with them, or with a line that
-        # cannot be read.
+        # Once all variables have values, the actions follow. Scoring ends with them, or with a line
+        # that cannot be parsed.
         if step is None or not left:
             last = complete and number == len(written) - 1
             if last and not left:
@@ -214,7 +215,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
         for other, value in true.facts:
             count("fact", facts.get(other) == value, "wrong_fact")
         if step.facts != true.facts and facts == dict(true.facts):
-            errors.append("wrong_fact")  # another order, or one twice
+            errors.append("wrong_fact")  # in another order, or with a duplicate
         elif not facts.keys() <= dict(true.facts).keys():
             errors.append("wrong_fact")
         count("candidate", step.fits == fitting(problem[key], step.facts), "wrong_move")
@@ -233,7 +234,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
     else:
         end = "wrong_path" if not open_keys(values) else "no_goal"
         errors.append(end if complete else "over_limit")
-    # Every part is right, but the text differs, for example in its white space.
+    # Every part is correct, but the text differs, for example in white space.
     if not errors and text != write_derivation(wanted):
         errors.append("unreadable")
     return SearchScore(
@@ -257,15 +258,15 @@ def _actions(problem: Problem) -> set[str]:
 
 
 def _why_not_next(key: str, values: Mapping[str, str], swept: set[str]) -> str:
-    """The failure of a line that is not about the next open variable."""
+    """The kind of failure of a line whose variable is not the next open one."""
     if key not in values:
         return "never_found"
     return "expanded_again" if key in swept or values[key] else "skipped"
 
 
 def check_problem(env: TextEnv) -> Problem:
-    """The problem of a game. Raises ValueError if there is none, or if a derivation of it could not
-    be read again."""
+    """The constraint satisfaction problem of a game. Raises ValueError if it has none, or if a
+    derivation of it could not be parsed again."""
     game = type(env).__name__
     problem = env.constraint_problem()
     if problem is None:
@@ -301,7 +302,7 @@ class ConstraintPropagation(WrittenFormat):
     unsolved = "stalled"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """No model can have learned the rules."""
+        """Also reject a learned model, which cannot know the rules."""
         super().check(cfg, problems)
         if cfg.generate.policy == "search" and cfg.generate.search.dynamics == "model":
             problems.add(
@@ -311,11 +312,11 @@ class ConstraintPropagation(WrittenFormat):
             )
 
     def controls(self) -> tuple[str, ...]:
-        """Permuted values, and the derivation of another puzzle."""
+        """Names of the control methods: permuted values, and the derivation of another puzzle."""
         return ("supplied_rules_permuted", "supplied_rules_other_puzzle")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """A derivation in the game's names of variables."""
+        """Request a derivation in the game's names of variables."""
         one, many = env.state_key_format
         thoughts = (
             f"the open {one}s, {many}; for each of them the values of its neighbours ({OPEN}: open) and the values "
@@ -324,7 +325,7 @@ class ConstraintPropagation(WrittenFormat):
         return f"<think>{blank(thoughts)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """The states that the derivation's own actions lead to, named by the number of actions."""
+        """The states that the derivation's actions lead to, named by the number of actions."""
         game = type(env).__name__
         path = derive(check_problem(env)).path or ()
         try:
@@ -356,7 +357,8 @@ class ConstraintPropagation(WrittenFormat):
         return true, copies
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Derivation]:
-        """Derive from the facts of the state; its successors are asked for and not needed."""
+        """Derive from the facts of the state. It requests successors, as a search does, but does
+        not use them."""
         yield start
         return derive(view.constraint_problem())
 
@@ -365,8 +367,8 @@ class ConstraintPropagation(WrittenFormat):
         return write_derivation(search)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Derivation:
-        """A false world: every value is another one, the same for each, so that all facts are wrong
-        and what follows from them is right."""
+        """A control derivation: a fixed permutation replaces each value by another, so all given
+        facts are wrong but the inferences from them are valid."""
         problem = view.constraint_problem()
         values = list(dict.fromkeys(value for each in problem.values() for value in each.actions))
         order = [values[int(place)] for place in rng.permutation(len(values))]
@@ -379,23 +381,23 @@ class ConstraintPropagation(WrittenFormat):
         )
 
     def reference(self, env: TextEnv) -> Any:
-        """The problem; None if the game is none."""
+        """The game's problem; None if it has none."""
         return env.constraint_problem()
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Right facts, values that fit, assignments, and next variables."""
+        """Score facts, fitting values, assignments, and the order of variables."""
         problem = env.constraint_problem()
         return None if problem is None else score_derivation(thoughts, problem, complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Every word by what it is: `next` is the variable of a line, `open` one of those that begin a
-        sweep."""
+        """Yield the kind of every word: `next` is the variable of a line, `open` a variable in the
+        first line of a sweep."""
         head, colon, _ = line.partition(":")
         facts, _, _ = line.partition(" fits")
         kind = "open" if line.startswith("open") else "next" if colon else "path"
-        # `open` and `so` belong to the word after them: with them a model decides what comes.
+        # `open` and `so` belong to the next word: with them a model decides what to write next.
         for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line):
             if colon and word.start() > len(head):
                 kind = "fact" if word.start() < len(facts) else "candidate"
@@ -404,7 +406,8 @@ class ConstraintPropagation(WrittenFormat):
                 yield kind, *word.span()
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """The open variables, and below each of them the lines about it."""
+        """A tree for display: the open variables, and for each line its facts and fitting
+        values."""
         lines = [step for each in thoughts.split("\n") if isinstance(step := read_step(each), Line)]
         if not lines:
             return []

@@ -1,4 +1,4 @@
-"""Content of a shop: products, and goals that say which product a customer wants."""
+"""The content of a shop: products, and goals that describe what a customer wants."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ NO_PRICE_LIMIT = 1_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One product. All texts are clean (`clean_text`)."""
+    """One product. All texts have passed `clean_text`."""
 
     asin: str  # upper case, unique in the catalogue
     title: str
@@ -25,7 +25,7 @@ class Product:
     features: tuple[str, ...] = ()
     reviews: tuple[str, ...] = ()
     rating: str = "none yet"
-    price: float = 100.0  # what buying costs, in dollars
+    price: float = 100.0  # price of a purchase, in dollars
     price_text: str = "$100.00"
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()  # name -> values, both lower case
     attributes: tuple[str, ...] = ()  # not shown on any page
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A customer's request, and the product that it was written about."""
+    """A customer's request, and the product that it was written for."""
 
     asin: str
     instruction: str
@@ -43,13 +43,14 @@ class Goal:
 
 
 def clean_text(text: str, limit: int = 4000) -> str:
-    """Text on one line without characters that mean something in a conversation's format.
+    """Text on one line, without characters that have a meaning in the format of a conversation.
 
-    White space becomes single spaces, control characters go, `||` is broken up, and long texts are
-    cut. `<` and `>` become look-alikes, so that a page has no tag of the response format and no
-    marker of a chat template.
+    White space becomes single spaces, control characters are removed, `||` is split, and long texts
+    are truncated. `<` and `>` become look-alikes, so that a page contains no tag of the response
+    format and no marker of a chat template.
     """
-    # Cut first, to bound the work; twice the limit leaves room for white space that is removed.
+    # Truncate first, to bound the work; twice the limit leaves room for white space that is
+    # removed.
     text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
     # `|||` -> `| | |`
     text = re.sub(r"\|(?=\|)", "| ", text)
@@ -60,8 +61,8 @@ def clean_text(text: str, limit: int = 4000) -> str:
 def price_limit(price: float, seed_text: str) -> float:
     """The most that a customer will pay for a product of this price, or `NO_PRICE_LIMIT`.
 
-    The larger of two different ones of the next four multiples of 10 dollars above the price, up to
-    990, as in the original; which two is fixed by `seed_text`.
+    As in the original, it is the larger of two different values among the next four multiples of 10
+    dollars above the price, up to 990. `seed_text` determines which two.
     """
     bands = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
     if len(bands) < 2:
@@ -74,13 +75,12 @@ def price_limit(price: float, seed_text: str) -> float:
 
 
 def price_phrase(limit: float) -> str:
-    """Phrase of an instruction that states the price limit."""
+    """The phrase of an instruction that states the price limit; "" without a limit."""
     return "" if limit >= NO_PRICE_LIMIT else f", and price lower than {limit:.2f} dollars"
 
 
 def distinct_goals(goals: Iterable[Goal]) -> tuple[Goal, ...]:
-    """The goals without those whose instruction was there before, so that no split sees another
-    one's task."""
+    """Drop goals whose instruction repeats an earlier one, so that splits share no task."""
     seen: dict[str, Goal] = {}
     for goal in goals:
         seen.setdefault(goal.instruction, goal)

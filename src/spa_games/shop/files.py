@@ -1,7 +1,7 @@
-"""Products and goals from the files that WebShop publishes.
+"""Load products and goals from the files that WebShop publishes.
 
-A folder with `items_shuffle.json` and `items_ins_v2.json` (or their `_1000` versions), and for
-goals written by people `items_human_ins.json`.
+A folder has `items_shuffle.json` and `items_ins_v2.json` (or their `_1000` versions), and, for
+goals written by people, `items_human_ins.json`.
 """
 
 import itertools
@@ -26,8 +26,8 @@ from spa_games.shop.catalogue import (
 
 SMALL = 1000
 MAX_COMBINATIONS = 20
-"""Goals made per product from its option values; the original makes one per combination, at times
-thousands."""
+"""Maximum number of goals per product. The original makes one for every combination of option
+values, sometimes thousands."""
 
 Annotations = Mapping[str, Any]
 # Matches `$1,299.00` and `$ 5`.
@@ -35,7 +35,7 @@ _PRICE = re.compile(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
 def find_file(folder: str, names: Sequence[str]) -> Path:
-    """The first of `names` that exists in `folder`; raises DataError if none does."""
+    """The first of `names` that exists in `folder`. Raises DataError if there is none."""
     for name in names:
         path = Path(folder) / name
         if path.is_file():
@@ -47,7 +47,7 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """The content of a JSON file whose top level is a `kind`; raises DataError if it is not."""
+    """Load a JSON file whose top level is a `kind`. Raises DataError if it is not."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             content = json.load(file)
@@ -64,9 +64,9 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def load_products(folder: str, annotations: Annotations, *, small: bool) -> tuple[Product, ...]:
-    """The products of a folder of WebShop files; `small` takes the first 1,000. Repeated and broken
-    asins are skipped as in the original. Raises DataError that names file, row (counted from 1) and
-    column.
+    """Load the products of a folder of WebShop files; `small` takes the first 1,000. As in the
+    original, repeated and invalid asins are skipped. Raises DataError that names file, row (counted
+    from 1) and column.
     """
     names = ("items_shuffle_1000.json", "items_shuffle.json") if small else ("items_shuffle.json",)
     path = find_file(folder, names)
@@ -87,8 +87,8 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
 
 
 def load_annotations(folder: str, *, small: bool) -> Annotations:
-    """The attribute file: asin -> object with `attributes` and `instruction_attributes`, tuples of
-    clean texts, and `instruction`."""
+    """Load the attribute file: asin -> object with `attributes` and `instruction_attributes`,
+    tuples of clean texts, and `instruction`."""
     names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
     path = find_file(folder, names)
     entries: dict[str, Any] = {}
@@ -141,8 +141,8 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
 
 
 def _price(row: Row, asin: str) -> tuple[float, str]:
-    """Price and how it is shown. No price means 100 dollars; of a range, a fixed random point is
-    what buying costs."""
+    """The price, and its text on pages. Without a price it is 100 dollars; for a range, it is a
+    fixed random value in the range."""
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"
@@ -178,7 +178,7 @@ def _options(row: Row) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def option_value(text: str) -> str:
-    """An option value as the shop shows it: lower case, slashes spaced as bars."""
+    """An option value as the shop shows it: lower case, with slashes replaced by ` | `."""
     # `red/white` -> `red | white`
     return clean_text(text.strip().replace("/", " | ").lower(), 200)
 
@@ -201,7 +201,7 @@ def annotated_goals(annotations: Annotations, products: Sequence[Product]) -> tu
 
 
 def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
-    """Goals that people wrote, from `items_human_ins.json`: asin -> list of requests with
+    """Goals written by people, from `items_human_ins.json`: asin -> list of requests with
     attributes and options."""
     path = find_file(folder, ("items_human_ins.json",))
     content = read_json(path, dict)
@@ -236,8 +236,8 @@ def _human_options(row: Row) -> tuple[OptionChoice, ...]:
 
 
 def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
-    """All combinations of option values if they are few, else random ones that are fixed by the
-    product's number."""
+    """Yield all combinations of option values if there are few, else random ones, which the
+    product's asin determines."""
     names = [name for name, _ in product.options]
     values = [choices for _, choices in product.options]
     total = 1
@@ -247,7 +247,7 @@ def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
         for combination in itertools.product(*values):
             yield tuple(zip(names, combination, strict=True))
         return
-    # The stream depends on this product alone, so its goals are the same in every catalogue.
+    # The stream depends only on this product, so its goals are the same in every catalogue.
     rng = stream(0, f"shop/options/{product.asin}")
     for _ in range(MAX_COMBINATIONS):
         yield tuple(

@@ -1,5 +1,4 @@
-"""A catalogue made of words and numbers sampled from a fixed stream: the shop that ships with the
-package."""
+"""Generate the catalogue of the shipped shop from words and numbers of a fixed random stream."""
 
 import math
 from collections.abc import Callable
@@ -27,18 +26,18 @@ T = TypeVar("T")
 
 
 def generated_products(seed: int = 0) -> tuple[Product, ...]:
-    """1,024 products of 32 kinds, the same for the same seed everywhere, in mixed order."""
+    """1,024 products of 32 kinds in shuffled order, identical everywhere for the same seed."""
     uniform = uniforms(stream(seed, "shop/products"))
     products = [
         _product(kind, number, uniform) for number in range(PER_KIND) for kind in vocabulary().kinds
     ]
-    # `search` breaks ties in catalogue order, which should favour no kind.
+    # `search` breaks ties by catalogue order, which should not favour a kind.
     return tuple(shuffled(products, uniform))
 
 
 def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
-    """Up to six different requests per product, each met by that product; requests that read the
-    same are dropped."""
+    """Up to six different requests per product, each fulfilled by that product; duplicate requests
+    are dropped."""
     uniform = uniforms(stream(seed, "shop/goals"))
     kind_of = {kind.query: kind for kind in vocabulary().kinds}
     return distinct_goals(
@@ -71,7 +70,7 @@ def _product(kind: ProductKind, number: int, uniform: Uniform) -> Product:
     shown = _some(attributes, 1, 2, uniform)
     rating = f"{2.5 + 2.5 * uniform():.1f} of 5"
     listed = ", ".join(attribute.title() for attribute in shown)
-    # Model numbers keep the titles of one kind apart.
+    # Model numbers make the titles of one kind distinct.
     title = f"{brand} {kind.noun.title()}, {listed}, Model {number + 1:02d}"
     return Product(
         asin=asin,

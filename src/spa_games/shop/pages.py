@@ -1,5 +1,5 @@
-"""The pages of the shop as pure functions: where a visitor is, what is shown there, and where each
-click leads."""
+"""The pages of the shop as pure functions: a visitor's position, the page shown there, and the
+target of each click."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,7 +26,7 @@ ALIASES = {"< prev": "prev", "next >": "next"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Current position of a visitor. Every page follows from it, the shop and the goal."""
+    """A visitor's position. Shop, goal and view determine the page."""
 
     kind: Kind = "search"
     keywords: str = ""
@@ -66,14 +66,15 @@ class Page:
         return tuple(link for block in self.blocks for link in block.links)
 
     def target(self, label: str) -> View | None:
-        """View that a click on a label leads to, in any case; None if there is no such link."""
+        """The view that a click on a label leads to, ignoring case; None if there is no such
+        link."""
         wanted = " ".join(label.lower().split())
         wanted = ALIASES.get(wanted, wanted)
         return next((link.view for link in self.links if link.label == wanted), None)
 
 
 def render(shop: Shop, goal: Goal, view: View) -> Page:
-    """The page at a view."""
+    """Render the page of a view."""
     if view.kind == "search":
         return Page((Block("Search page. Look for products with a search."),), has_search_bar=True)
     if view.kind == "results":
@@ -106,7 +107,7 @@ def _results(shop: Shop, view: View) -> Page:
 
 def _item(product: Product, view: View) -> Page:
     back = Link("back to search", View())
-    # A visitor who goes back to the results loses the chosen options.
+    # Going back to the results drops the chosen options.
     results = Link("prev", replace(view, kind="results", asin="", options=()))
     more = tuple(Link(kind, replace(view, kind=kind)) for kind in SUBPAGES)
     buy = Link("buy now", replace(view, kind="done"))
@@ -122,8 +123,8 @@ def _item(product: Product, view: View) -> Page:
 
 
 def _option_blocks(product: Product, view: View, taken: set[str]) -> list[Block]:
-    """One block per option. A value that reads like another link is labelled with its option's name
-    before it."""
+    """One block per option. A value that equals another label is prefixed with its option's
+    name."""
     values = [value for _, choices in product.options for value in choices]
     chosen = dict(view.options)
     blocks = []

@@ -26,8 +26,8 @@ _WORD = re.compile(r"[a-z][a-z'&-]*[a-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The reward of a purchase and its parts, all from 0 to 1. `r_options` is None if the goal asks
-    for none."""
+    """The reward of a purchase and its parts, all from 0 to 1. `r_options` is None if the goal has
+    no options."""
 
     reward: float
     r_type: float
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionChoice]) -> Verdict:
-    """The verdict on buying `bought` with the options `chosen`, when `goal` was written about
+    """The verdict on buying `bought` with the options `chosen`, for a `goal` that was written for
     `wanted`."""
     r_type, title, query, category = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
@@ -61,12 +61,12 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
 
 
 def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bool]:
-    """r_type, title score, whether the queries are the same, whether two or more category levels
+    """r_type, title score, whether the queries are equal, and whether two or more category levels
     are shared.
 
     The title score is the share of the wanted title's nouns that the bought title has. r_type is 1
-    if the queries or the categories match or the score exceeds 0.2, else 0.5; but 0.1 below a score
-    of 0.1, and 0 at 0.
+    if the queries or the categories match or the score exceeds 0.2, else 0.5. A score below 0.1
+    lowers it to 0.1, and a score of 0 to 0.
     """
     query = bought.query == wanted.query
     category = len(_levels(bought) & _levels(wanted)) >= 2
@@ -87,12 +87,12 @@ def _levels(product: Product) -> set[str]:
 
 
 def title_nouns(title: str) -> set[str]:
-    """The words of a title that can be nouns, in lower case."""
+    """The words of a title that may be nouns, in lower case."""
     return set(_WORD.findall(title.lower())) - vocabulary().not_nouns
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Return whether an attribute is among the product's own, or in its title, features or
+    """Return whether a product has an attribute, in its list or in its title, features or
     description."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
@@ -103,9 +103,9 @@ def has_attribute(product: Product, attribute: str) -> bool:
 def meets(value: str, wish: OptionChoice) -> bool:
     """Return whether an option value meets a wish.
 
-    As in the original, a value is compared with the name and the value of the wish together
-    ("length 40 feet"). It is compared with the colour alone if the wish is one, and with the value
-    alone for human goals, which name no option.
+    As in the original, the value is compared with name and value of the wish together ("length 40
+    feet"). If the wish is a colour, or has no name as in human goals, it is compared only with the
+    wish's value.
     """
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words
@@ -121,7 +121,7 @@ def similar(one: str, other: str) -> bool:
 
 
 def normalize_colour(value: str) -> str:
-    """The first colour (alphabetically) that is a word of an option value; the value itself if it
-    names none."""
+    """The first colour (alphabetically) among the words of an option value; the value itself if it
+    has no colour."""
     words = set(value.lower().split())
     return next((colour for colour in vocabulary().colour_words if colour in words), value)

@@ -23,15 +23,14 @@ def document(product: Product) -> str:
 
 
 def match_expression(query: str) -> str:
-    """The FTS5 expression for a free-text query: each of its words, quoted, any of them; "" if it
-    has none."""
+    """The FTS5 expression that matches any word of a free-text query; "" if it has no words."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
     # FTS5 reads a quoted word as a search term, never as an operator.
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
 
 class SearchIndex:
-    """An index in memory. Safe to use from several threads; never changes after it is built."""
+    """An in-memory search index. It is thread-safe and never changes after construction."""
 
     def __init__(self, products: Iterable[Product]) -> None:
         self._lock = threading.Lock()
@@ -58,7 +57,7 @@ class SearchIndex:
         self._database.commit()
 
     def search(self, query: str) -> Sequence[str]:
-        """The asins of the at most 50 best products, best first; ties in catalogue order."""
+        """The asins of the best products, at most 50, best first; ties in catalogue order."""
         expression = match_expression(query)
         if not expression:
             return ()

@@ -1,8 +1,7 @@
-"""The shop in a browser, for people: the same pages as the environment's, on the loopback interface
-only.
+"""Serve the shop to people in a browser: the same pages as in the environment, on the loopback
+interface only.
 
-A page's address holds everything that it shows, so the server keeps no sessions. All text is
-escaped.
+A page's address determines its content, so the server keeps no sessions. All text is escaped.
 """
 
 import html
@@ -20,11 +19,11 @@ _KINDS: dict[str, Kind] = {kind: kind for kind in KINDS}
 
 
 class BadAddress(ValueError):
-    """An address that names no page of the shop."""
+    """An address does not belong to a page of the shop."""
 
 
 def address(goal: int, view: View) -> str:
-    """The address of a page: the request's place among the shop's goals, and the view."""
+    """The address of a page. goal: index of the request in the shop's goals."""
     fields = [("goal", str(goal)), ("kind", view.kind)]
     fields += [("q", view.keywords)] if view.keywords else []
     fields += [("page", str(view.page))] if view.page > 1 else []
@@ -35,7 +34,7 @@ def address(goal: int, view: View) -> str:
 
 
 def read_address(shop: Shop, query: str) -> tuple[int, View]:
-    """The inverse of `address`; no fields at all mean the search page of the first request.
+    """The inverse of `address`; an empty query means the search page of the first request.
 
     Raises BadAddress for anything that no link of the shop leads to, such as an option that the
     product does not have.
@@ -70,7 +69,7 @@ def read_address(shop: Shop, query: str) -> tuple[int, View]:
 
 
 def page_html(shop: Shop, goal: int, view: View) -> str:
-    """The whole HTML page at a view."""
+    """The complete HTML page of a view."""
     request = html.escape(shop.goals[goal].instruction)
     page = render(shop, shop.goals[goal], view)
     around = [
@@ -115,8 +114,8 @@ def _paragraph(goal: int, block: Block) -> str:
 
 
 def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
-    """A server of the shop on 127.0.0.1; port 0 takes a free one. Raises OSError if the port cannot
-    be used."""
+    """Create a server of the shop on 127.0.0.1; port 0 chooses a free port. Raises OSError if the
+    port cannot be used."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds that a client may take to send its request
@@ -144,9 +143,9 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is logged: the terminal belongs to the person who started the shop."""
+            """Log nothing, to keep the terminal free for the user."""
 
     server = ThreadingHTTPServer((HOST, port), Handler)
-    # An open connection of a browser must not keep the process from ending.
+    # An open connection of a browser must not keep the process from exiting.
     server.daemon_threads = True
     return server

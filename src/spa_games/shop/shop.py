@@ -1,4 +1,4 @@
-"""A shop that is open: products, their index, goals, and how goals are split."""
+"""A shop: its products, search index, goals, and splits of the goals."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,15 +24,15 @@ VAL_GOALS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Shop:
-    """Products and goals that never change, shared by every environment that plays in the shop."""
+    """Immutable products and goals, shared by all environments of the shop."""
 
     products: dict[str, Product]  # by asin
     goals: tuple[Goal, ...]  # in permuted order
     index: SearchIndex = field(repr=False)
 
     def goal_indices(self, split: Split) -> range:
-        """The places in `goals` of a split: the first 500 are for tests, the next 1,000 for
-        validation, the rest for training. With fewer than 3,000 goals a twelfth is for tests and a
+        """The indices of a split in `goals`: the first 500 are for tests, the next 1,000 for
+        validation, the rest for training. With fewer than 3,000 goals, a twelfth is for tests and a
         sixth for validation.
         """
         total = len(self.goals)
@@ -43,23 +43,23 @@ class Shop:
         return range(*bounds[split])
 
     def search(self, query: str) -> tuple[Product, ...]:
-        """The at most 50 best products, best first."""
+        """The best products for a query, at most 50, best first."""
         return tuple(self.products[asin] for asin in self.index.search(query))
 
     def judge(self, goal: Goal, asin: str, options: tuple[tuple[str, str], ...]) -> Verdict:
-        """The reward of buying a product with some options."""
+        """The verdict on buying a product with the given options."""
         return judge(goal, self.products[goal.asin], self.products[asin], options)
 
 
 def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
-    """A shop of these products, its goals in a fixed random order. Raises DataError for fewer than
-    three goals."""
+    """Build a shop with its goals in a fixed random order. Raises DataError for fewer than three
+    goals."""
     if len(goals) < 3:
         raise DataError(
             "A shop needs at least three different goals, one per split, but the data have "
             f"{len(goals)}"
         )
-    # The goals are listed product by product. They are shuffled, so that no split consists of a few
+    # The goals are listed product by product. They are shuffled, so that no split covers only a few
     # products.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
     return Shop(
@@ -70,10 +70,10 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
 def open_shop(
     *, data: str | None = None, dataset: str = "small", human_goals: bool = False
 ) -> Shop:
-    """The generated shop, or that of a folder of WebShop files; opened once per process and set of
-    files.
+    """Open the generated shop, or the shop of a folder of WebShop files, once per process and set
+    of files.
 
-    `dataset` "small" is the first 1,000 products of the files, "full" all of them. Raises
+    dataset: "small" is the first 1,000 products of the files, "full" all of them. Raises
     ConfigError for "full" or human goals without files, and DataError for files that cannot be
     used.
     """

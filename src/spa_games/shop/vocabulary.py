@@ -1,4 +1,4 @@
-"""The words of the generated catalogue, and those that the reward has to know, from
+"""The words of the generated catalogue, and the words that the reward needs, from
 `assets/shop/vocabulary.json`."""
 
 import json
@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductKind:
-    """A kind of product: what it is called, where it is filed, what it can be, and what it costs in
-    dollars."""
+    """A kind of product: its name, search query and categories, possible attributes and options,
+    and price range in dollars."""
 
     noun: str
     query: str
@@ -24,18 +24,18 @@ class ProductKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """All words."""
+    """The words from which products are generated, and the words that the reward needs."""
 
     brand_starts: tuple[str, ...]
     brand_ends: tuple[str, ...]
     praise: tuple[str, ...]
     kinds: tuple[ProductKind, ...]
-    not_nouns: frozenset[str]  # words of titles that do not say what a product is
+    not_nouns: frozenset[str]  # words of titles that are not nouns
     colour_words: tuple[str, ...]  # sorted
 
 
 def asset(name: str) -> str:
-    """The text of a file of the shop's assets."""
+    """Read a text file of the shop's assets."""
     return files("spa_games").joinpath("assets", "shop", name).read_text(encoding="utf-8")
 
 

@@ -1,19 +1,19 @@
-"""Exact search for an expression that uses every number once and has a wanted value."""
+"""Exact search for an expression that uses every number once and has a given value."""
 
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations, product
 
 MAX_NUMBERS = 6
-"""More numbers than these are not searched: pairing six already tries a few million expressions at
-worst."""
+"""Largest number of numbers to search: six already need a few million expressions in the worst
+case."""
 
 # Fractions are exact; with floats, 1 / 49 * 49 is less than 1.
 _Term = tuple[Fraction, str]
 
 
 def sign_solution(numbers: Sequence[int], target: int) -> str | None:
-    """The numbers in their order with plus and minus signs so that they add up to `target`; None if
+    """The numbers in order, with plus and minus signs such that they add up to `target`; None if
     impossible."""
     for signs in product((1, -1), repeat=len(numbers)):
         if sum(sign * number for sign, number in zip(signs, numbers, strict=True)) == target:
@@ -28,11 +28,11 @@ def sign_solution(numbers: Sequence[int], target: int) -> str | None:
 
 
 def solve(numbers: Sequence[int], target: int) -> str | None:
-    """An expression over all `numbers` with the value `target`: signs alone if they do, else with
-    `* /` and brackets.
+    """An expression over all `numbers` with the value `target`: with signs only if possible, else
+    also with `* /` and brackets.
 
-    None if there is none. Raises ValueError for more than `MAX_NUMBERS` numbers that signs alone do
-    not solve.
+    None if there is no such expression. Raises ValueError for more than `MAX_NUMBERS` numbers that
+    signs alone do not solve.
     """
     solution = sign_solution(numbers, target)
     if solution is not None:
@@ -42,7 +42,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
             f"The Countdown solver takes at most {MAX_NUMBERS} numbers, got {len(numbers)}"
         )
     text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
-    # `_combine` puts brackets around every result; the outermost pair is not needed.
+    # `_combine` puts brackets around every result; the outermost pair is redundant.
     return (
         None
         if text is None
@@ -53,8 +53,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
 
 
 def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
-    """Combine two terms in every way until one is left. `seen` holds the values of failed
-    positions."""
+    """Combine two terms in every way until one is left. seen: the values of failed positions."""
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
     # Equal values in another order are the same position.

@@ -1,9 +1,9 @@
 """Shortest solutions of the 2x2 cube by search from both ends.
 
-A cube counts as solved however it is held, so turning the down face is as good as turning the up
-face the other way round. Shortest solutions exist that never touch the corner where down, back and
-left meet. That leaves three faces, one solved cube to aim at, and 3,674,160 positions, none further
-than 14 quarter turns away.
+A cube counts as solved in any orientation, so turning the down face is equivalent to turning the up
+face in the opposite direction. So there are shortest solutions that never move the corner between
+down, back and left. That leaves three faces, one solved cube as the goal, and 3,674,160 positions,
+all at most 14 quarter turns away.
 """
 
 from spa_games.cube import FACES, turn
@@ -11,8 +11,8 @@ from spa_games.cube import FACES, turn
 TURNS = ("U", "U'", "F", "F'", "R", "R'")
 INVERSE = {name: name[0] if name.endswith("'") else name + "'" for name in TURNS}
 _OPPOSITE = {"W": "Y", "Y": "W", "G": "B", "B": "G", "R": "O", "O": "R"}
-# The stickers of the corner that stays: down face, lower left; back face, lower right; left face,
-# lower left.
+# The stickers of the fixed corner: down face, lower left; back face, lower right; left face, lower
+# left.
 _FIXED = {"D": 22, "B": 19, "L": 6}
 _FACING = {"D": "U", "B": "F", "L": "R"}
 
@@ -25,8 +25,7 @@ def goal_of(cube: str) -> str:
 
 
 def solve(cube: str) -> tuple[str, ...]:
-    """A shortest sequence of quarter turns that solves `cube` (24 stickers of a cube that can be
-    solved)."""
+    """A shortest sequence of quarter turns that solves `cube` (24 stickers of a solvable cube)."""
     return _search(cube, 14) or ()
 
 
@@ -37,8 +36,8 @@ def distance(cube: str, *, limit: int = 14) -> int | None:
 
 
 def _search(cube: str, limit: int) -> tuple[str, ...] | None:
-    """Breadth-first from both ends, one whole level at a time, so that the first meeting is a
-    shortest one."""
+    """Search breadth-first from both ends, one whole level at a time, so that the first meeting
+    gives a shortest solution; None if it needs more than `limit` turns."""
     ahead: dict[str, tuple[str, ...]] = {cube: ()}  # position -> turns from `cube` to the position
     # position -> turns from the position to the goal
     behind: dict[str, tuple[str, ...]] = {goal_of(cube): ()}
