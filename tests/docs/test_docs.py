@@ -70,7 +70,6 @@ def test_the_menu_has_every_page():
     ("page", "name"),
     [
         ("extending.md", "custom_advantage.py"),
-        ("extending.md", "custom_engine.py"),
         ("extending.md", "shaped_reward.py"),
     ],
 )
