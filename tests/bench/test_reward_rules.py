@@ -24,12 +24,15 @@ SETTINGS = {
     "es_manager.train.group_size": 8,
     "es_manager.train.env_configs.tags": ["Lake"],
     "agent_proxy.max_turn": 5,
+    "agent_proxy.max_actions_per_turn": 3,
+    "custom_envs.Lake.max_actions_per_traj": 10,
     "ctx_manager.mode": "add_worldmodel",
     "trainer.kl_warn": 0.01,
 }
 HEALTHY = {
     "actor/entropy": 0.28,
     "actor/grad_norm": 0.4,
+    "actor/loss": 0.02,
     "actor/lr": 3e-4,
     "actor/nonfinite_steps": 0.0,
     "actor/pg_clipfrac": 0.002,
@@ -45,16 +48,24 @@ HEALTHY = {
     "train/Lake/episodes": 64.0,
     "train/Lake/errors": 0.0,
     "train/Lake/format_rate": 0.99,
+    "train/Lake/num_actions": 5.0,
     "train/Lake/repetition": 0.0,
     "train/Lake/reward": 0.4,
     "train/Lake/score": 0.39,
     "train/Lake/success": 0.4,
 }
+OPTIONAL = (
+    "actor/kl_loss",
+    "actor/reward_kl_coef",
+    "actor/reward_kl_penalty",
+    "train/Lake/response_length",
+)
+"""Metrics that not every run logs."""
 
 
 def steps(count=6, **changes):
     """Rows of a healthy run with other values: a number for all steps, or a list of one per step."""
-    keys = {key.rpartition("/")[2]: key for key in HEALTHY}
+    keys = {key.rpartition("/")[2]: key for key in [*HEALTHY, *OPTIONAL]}
     return [
         HEALTHY
         | {
@@ -91,7 +102,12 @@ FAULTS = [
     ("Entropy collapse", {"entropy": 0.01}, {}, f"{ACTOR}entropy_coeff=0.01 (now 0.001)"),
     ("Entropy collapse", {"entropy": [0.3, 0.2, 0.1, 0.06, 0.05, 0.05]}, {}, f"{ACTOR}entropy_coeff"),
     ("Entropy collapse", {"entropy": 0.05, "ppo_kl": 0.07}, {f"{ROLLOUT}temperature": 0.1}, f"{ROLLOUT}temperature=1 (now 0.1)"),
-    ("Entropy grows", {"entropy": [0.3, 0.5, 0.8, 1.5, 2.0, 3.0]}, {f"{ACTOR}entropy_coeff": 1.0}, f"{ACTOR}entropy_coeff=0.1 (now 1)"),
+    ("Entropy grows", {"entropy": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}, {f"{ACTOR}entropy_coeff": 0.05}, f"{ACTOR}entropy_coeff=0.005 (now 0.05)"),
+    ("Entropy bonus", {"entropy": 0.9, "loss": -0.9, "format_rate": [1.0, 0.9, 0.4, 0.3, 0.3, 0.3]}, {f"{ACTOR}entropy_coeff": 1.0}, f"{ACTOR}entropy_coeff=0.001 (now 1)"),
+    ("KL penalty", {"kl_loss": 0.06, "loss": 6.5, "grad_norm": 80.0}, {f"{ACTOR}kl_loss_coef": 100.0}, f"{ACTOR}kl_loss_coef=0.001 (now 100)"),
+    ("KL penalty", {"reward_kl_penalty": 0.3, "reward_kl_coef": 0.1, "response_length": 40.0}, {}, "algorithm.kl_ctrl.kl_coef=0.001"),
+    ("Too few actions", {"num_actions": 1.0, "success": 0.16, "groups_zero_std": 6.0}, {"custom_envs.Lake.max_actions_per_traj": 1}, "custom_envs.Lake.max_actions_per_traj=4 (now 1)"),
+    ("Too few actions", {"num_actions": 3.0, "success": 0.16, "groups_zero_std": 6.0}, {"agent_proxy.max_turn": 1}, "agent_proxy.max_turn=2 (now 1)"),
     ("No reward variance", {"groups_zero_std": 7.0}, {}, "es_manager.train.env_configs.tags=[an easier environment]"),
     ("No reward variance", {"groups_zero_std": 7.0, "success": 0.97}, {}, "es_manager.train.env_configs.tags=[a harder environment]"),
     ("No reward variance", {"groups_zero_std": 8.0}, {"es_manager.train.group_size": 1}, "es_manager.train.group_size=8 (now 1)"),
@@ -150,9 +166,7 @@ def test_every_setting_to_change_is_one_of_the_configuration():
     known = {path for path, _, _ in schema_keys()}
     for _, changes, settings, _ in FAULTS:
         for found in ranked(steps(**changes), SETTINGS | settings):
-            key = found.change.partition("=")[0].replace(
-                "custom_envs.Lake.reward.game", "custom_envs.*.reward"
-            )
+            key = found.change.partition("=")[0].replace(".Lake.", ".*.").removesuffix(".game")
             assert key in known
 
 

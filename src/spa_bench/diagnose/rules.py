@@ -26,6 +26,9 @@ ENTROPY = 0.02  # nats per token; responses that copy states have little more
 ENTROPY_NARROWED = 0.1  # with a sampling setting that narrows the policy
 ENTROPY_LEFT = 0.25  # of the first entropy
 ENTROPY_GROWTH = 2.0  # of the first entropy
+TERM_SHARE = 0.5  # of the loss, for an entropy bonus or a KL penalty
+TERM_SIZE = 0.05  # a smaller term does not outweigh normalized advantages
+ALL_ACTIONS = 0.99  # share of the allowed actions that episodes use in the mean
 KL_HIGH = 0.25  # nats per token within one step, at any step
 KL_OFTEN = 0.05  # nats per token, median of the last steps
 KL_LOW = 1.5e-5  # nats per token, mean size
@@ -127,6 +130,17 @@ def _short(value: object) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share == 0 or share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def _outweighs(rows: Sequence[Row], metric: str, weight: float) -> tuple[float, float] | None:
+    """Return the median sizes of a loss term and of `actor/loss` over the last steps if the term makes
+    up most of the loss, else None."""
+    terms = [weight * abs(value) for value in recent(column(rows, metric))]
+    losses = [abs(value) for value in recent(column(rows, "actor/loss"))]
+    if not terms or not losses:
+        return None
+    term, loss = median(terms), median(losses)
+    return (term, loss) if term > max(TERM_SIZE, TERM_SHARE * loss) else None
 
 
 def _lower_rate(settings: Settings) -> str:
@@ -320,6 +334,16 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
     last = median(recent(values))
     bonus = settings.get("actor_rollout_ref.actor.entropy_coeff", 0.0)
     solved = (now(rows, "*/success") or 0.0) >= SOLVED
+    if large := _outweighs(rows, "actor/entropy", bonus):
+        return Finding(
+            rank=0.5,
+            title="Entropy bonus",
+            metric="actor/entropy times entropy_coeff",
+            value=f"{large[0]:.2g}, at a loss of size {large[1]:.2g}",
+            limit=f"{_percent(TERM_SHARE)} of the loss",
+            effect="the entropy bonus outweighs the reward",
+            change=to(settings, "actor_rollout_ref.actor.entropy_coeff", min(bonus / 10, 0.001)),
+        )
     if bonus > 0.01 and max(values) > ENTROPY_GROWTH * start:
         return Finding(
             rank=0.5,
@@ -362,6 +386,62 @@ def _wider(settings: Settings) -> str:
     return ""
 
 
+def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
+    """A penalty on the distance to the reference that outweighs the reward, in the loss or in rewards."""
+    weight = settings.get("actor_rollout_ref.actor.kl_loss_coef", 0.0)
+    if large := _outweighs(rows, "actor/kl_loss", weight):
+        return Finding(
+            rank=0.55,
+            title="KL penalty",
+            metric="actor/kl_loss times kl_loss_coef",
+            value=f"{large[0]:.2g}, at a loss of size {large[1]:.2g}",
+            limit=f"{_percent(TERM_SHARE)} of the loss",
+            effect="updates keep the policy at the reference instead of following the reward",
+            change=to(settings, "actor_rollout_ref.actor.kl_loss_coef", min(weight / 100, 0.001)),
+        )
+    coef, spread = now(rows, "actor/reward_kl_coef"), now(rows, "rollout/in_group_std")
+    mean, tokens = now(rows, "actor/reward_kl_penalty"), now(rows, "*/response_length")
+    if not (coef and mean and tokens and spread) or coef * abs(mean) * tokens <= spread:
+        return None
+    return Finding(
+        rank=0.55,
+        title="KL penalty",
+        metric="actor/reward_kl_penalty times its coefficient",
+        value=f"{coef * abs(mean) * tokens:.2g} per episode",
+        limit=f"{spread:.2g}, the standard deviation of scores within groups",
+        effect="the penalty in rewards outweighs the reward",
+        change=to(settings, "algorithm.kl_ctrl.kl_coef", min(coef / 10, 0.001)),
+    )
+
+
+def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
+    """Episodes that all end at the limit of actions, in groups that mostly have one score."""
+    shares = _shares_without_variance(rows, settings)
+    if not shares or median(recent(shares)) < 0.5:
+        return None
+    turns = settings.get("agent_proxy.max_turn", 5)
+    by_turns = turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
+    for tag in settings.get("es_manager.train.env_configs.tags") or ():
+        key = f"custom_envs.{tag}.max_actions_per_traj"
+        allowed = min(settings.get(key, math.inf), by_turns)
+        used = now(rows, f"train/{tag}/num_actions")
+        success = now(rows, f"train/{tag}/success")
+        if used is None or success is None or success >= 0.5 or used < ALL_ACTIONS * allowed:
+            continue
+        return Finding(
+            rank=0.65,
+            title="Too few actions",
+            metric=f"train/{tag}/num_actions",
+            value=f"{used:.3g} of {allowed:g} allowed actions, at a success of {_percent(success)}",
+            limit=f"{_percent(ALL_ACTIONS)} of the allowed actions",
+            effect="episodes end before they can reach the goal",
+            change=to(settings, "agent_proxy.max_turn", 2 * turns)
+            if allowed == by_turns
+            else to(settings, key, 4 * int(allowed)),
+        )
+    return None
+
+
 def groups_of(row: Row, settings: Settings) -> float | None:
     """Number of groups of a step."""
     if "rollout/groups" in row:
@@ -371,13 +451,18 @@ def groups_of(row: Row, settings: Settings) -> float | None:
     return settings.get("es_manager.train.env_groups")
 
 
-def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect groups whose episodes all have the same score."""
-    shares = [
+def _shares_without_variance(rows: Sequence[Row], settings: Settings) -> list[float]:
+    """Return the share of groups whose episodes all have the same score, for each step that logs it."""
+    return [
         row["rollout/groups_zero_std"] / groups
         for row in rows
         if "rollout/groups_zero_std" in row and (groups := groups_of(row, settings))
     ]
+
+
+def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
+    """Detect groups whose episodes all have the same score."""
+    shares = _shares_without_variance(rows, settings)
     success = now(rows, "*/success")
     easy = (first(rows, "*/success") or 0.0) >= SOLVED
     # Equal groups of a policy that learned its task are no fault.
@@ -611,6 +696,8 @@ CHECKS = (
     Check(title="length limit", rule=cut_off, needs="*/completions/clipped_ratio", missing=_PLAYED),
     Check(title="format", rule=malformed, needs="*/format_rate", missing=_PLAYED),
     Check(title="entropy", rule=entropy, needs="actor/entropy", missing=_UPDATED),
+    Check(title="KL penalty", rule=kl_penalty, needs="actor/loss", missing=_UPDATED),
+    Check(title="limit of actions", rule=too_few_actions, needs="*/num_actions", missing=_PLAYED),
     Check(
         title="reward variance",
         rule=no_variance,
