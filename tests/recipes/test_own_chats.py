@@ -1,6 +1,7 @@
 """Chats of any source through SFT: every layout and format, the same tokens, and no gate on a game."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from spa.models import hub
 from spa.recipes import gate, pipeline
 from spa.run.hashing import file_content
 from spa.worldmodel import sft_data
-from spa.worldmodel.sft_files import check_file, read_examples
+from spa.worldmodel.sft_files import read_examples
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}
 CHAT = [
@@ -130,14 +131,25 @@ def test_a_broken_row_is_named(text, told, tmp_path):
     assert told in str(caught.value) and str(path) in str(caught.value)
 
 
-def test_roles_that_do_not_alternate_are_named(tmp_path):
-    path = write(tmp_path / "chats.jsonl", [{"messages": [CHAT[0], *CHAT]}])
-    with pytest.raises(
-        DataError, match=r"chats\.jsonl, line 1: the roles are user, user, assistant"
-    ):
+@pytest.mark.parametrize(("suffix", "row"), [(".jsonl", "line 2"), (".parquet", "row 1")])
+def test_roles_that_do_not_alternate_are_named(suffix, row, tmp_path, capsys):
+    chats = [{"messages": CHAT}, {"messages": [CHAT[0], *CHAT]}]
+    path = write(tmp_path / f"chats{suffix}", chats)
+    told = f"chats{suffix}, {row}: the roles are user, user, assistant"
+    with pytest.raises(DataError, match=re.escape(told)):
         sequences(path)
-    with pytest.raises(DataError, match="the roles are user, user, assistant"):
-        check_file(path)  # a dry run
+    command = f"run tiny --stages sft --dry-run data.train_files={path}"
+    assert cli.main(command.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_dry_run_checks_only_what_is_trained_on(tmp_path):
+    silent = [CHAT[0], {"role": "assistant", "content": ""}, *CHAT[2:]]
+    path = write(tmp_path / "chats.parquet", [{"messages": silent}])
+    command = ["run", "tiny", "--stages", "sft", "--dry-run", f"data.train_files={path}"]
+    assert cli.main(command) == 2
+    assert cli.main([*command, "sft.data.last_response_only=true"]) == 0
+    assert len(sequences(path, "sft.data.last_response_only=true")[0]) == 1
 
 
 def test_metadata_as_pandas_writes_it(tmp_path):

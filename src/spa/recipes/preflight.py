@@ -197,14 +197,14 @@ def _data_checks(cfg: Config, *, hub: bool) -> Iterator[Callable[[], None]]:
         for name in (given,) if isinstance(given, str) else given or ():
             # A Hub data set is downloaded for its check.
             if hub or not is_data_name(name):
-                yield lambda key=key, name=name, split=split: _check_data(key, split, name)
+                yield lambda key=key, name=name, split=split: _check_data(cfg, key, split, name)
 
 
-def _check_data(key: str, split: str, name: str) -> None:
+def _check_data(cfg: Config, key: str, split: str, name: str) -> None:
     """Raise DataError if a file is missing, unreadable, or lacks columns."""
     try:
         for path in data_files(name, split):
-            check_file(path)
+            check_file(path, last_response_only=cfg.sft.data.last_response_only)
     except DataError as error:
         raise DataError(f"{key}: {error}") from error
 

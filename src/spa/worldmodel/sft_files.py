@@ -94,19 +94,11 @@ def check_turns(where: str, example: SFTExample) -> None:
         )
 
 
-def check_file(path: Path) -> None:
-    """Raise DataError if a file of examples is missing, unreadable or lacks columns, or if a row of
-    a JSON file cannot be trained on. Of a Parquet file, only the footer is read."""
-    if path.suffix in _JSON:
-        for where, example in located_examples(path):
-            check_turns(where, example)
-        return
-    try:
-        columns = pq.read_schema(path).names
-    # pyarrow raises many kinds of errors for foreign or damaged files.
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    find_layout(path, columns)
+def check_file(path: Path, *, last_response_only: bool = False) -> None:
+    """Raise DataError if a file of examples is missing, unreadable or lacks columns, or if a row
+    cannot be trained on."""
+    for where, example in located_examples(path, last_response_only=last_response_only):
+        check_turns(where, example)
 
 
 def read_table(path: Path | str) -> pa.Table:
