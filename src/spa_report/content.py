@@ -101,7 +101,7 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
         columns=columns,
         differences=differences,
         provenance=_provenance(runs, summaries),
-        configs=_configs(methods),
+        configs=_configs(results.list_methods(runs, with_data_alone=True)),
     )
 
 

@@ -147,7 +147,7 @@ def arm_name(arm: str) -> str:
     return ARMS.get(arm, (arm, ""))[0]
 
 
-def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
+def list_methods(runs: Sequence[RunFolder], *, with_data_alone: bool = False) -> list[RunArm]:
     """Every method of every run, in the order of a report."""
     methods: list[RunArm] = []
     colors = colors_of(runs)
@@ -156,7 +156,7 @@ def list_methods(runs: Sequence[RunFolder]) -> list[RunArm]:
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
             # A method that only collected data (data, generate) has no result to compare.
-            if not recorded and not any(
+            if not (recorded or with_data_alone) and not any(
                 stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
             ):
                 continue

@@ -68,6 +68,26 @@ def test_the_commit_is_known_before_the_end(run: Path):
     assert row is not None and row.commit == COMMIT
 
 
+def test_every_method_shows_its_configuration_from_its_first_stage(run: Path):
+    shuffled = run / "spa_shuffled" / "data"
+    write_stage(shuffled, arm="spa_shuffled", seed=1, steps=1, puzzles=1)
+    names = [name for name, _ in build([open_run(run)]).configs]
+    assert [name for name in names if name.endswith(", data")] == [
+        "SPA, shuffled next states, data"
+    ]
+    assert any(name.startswith("SPA, ") for name in names)
+    assert any(name.endswith(", ppo") for name in names)
+
+
+def test_the_list_of_runs_names_the_stage_and_its_last_step(tmp_path: Path):
+    write_sft(tmp_path / "run" / "sft", seed=1)
+    metrics = tmp_path / "run" / "sft" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:18]))
+    with run_lock(tmp_path / "run"):
+        row = run_row(tmp_path / "run", 0.0)
+    assert row is not None and row.state == "running: sft step 18"
+
+
 def test_fine_tuning_of_every_round_is_drawn_while_it_runs(run: Path):
     titles = ("Fine-tuning loss", "Exact predictions during fine-tuning")
     charts = {
