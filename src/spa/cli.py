@@ -50,14 +50,16 @@ def make_parser(name: str) -> argparse.ArgumentParser:
 
 
 def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command; the `key=value` words become `overrides`."""
+    """Parse the words of a command; the `key=value` words become `overrides`, and all words `typed`."""
     parser = make_parser(name)
+    typed = list(words)
     overrides: list[str] = []
     # Overrides are removed first: `key=value` would otherwise fill an optional positional.
     if COMMANDS[name].overrides:
         words, overrides = split_overrides(words, parser)
     options = parser.parse_intermixed_args(words)
     options.overrides = overrides
+    options.typed = typed
     return options
 
 

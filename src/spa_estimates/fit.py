@@ -4,12 +4,14 @@
 machine.
 """
 
+import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 
 from spa.algo.estimators import estimator_named
 from spa.config.hardware import clamp_to_hardware, threads_of
@@ -149,10 +151,11 @@ def fit_lines(
     asked, cfg = cfg, with_token_budgets(cfg, place.gpu_bytes, place.ranks)
     yield f"{cfg.model_path}: {size} parameters; {place.line()}"
     yield ""
-    yield from _memory_lines(cfg, shape, place)
+    yield from _memory_lines(cfg, shape, place, stages)
     if place.count > 1:
-        yield f"With strategy={other}, the peak is {_peak(otherwise, shape, place):.1f} GB."
-    needed, enough = changes(cfg, shape, place) if place.count else ([], True)
+        peak = _peak(otherwise, shape, place, stages)
+        yield f"With strategy={other}, the peak is {peak:.1f} GB."
+    needed, enough = changes(cfg, shape, place, stages) if place.count else ([], True)
     if not enough:
         return
     # Time and disk are those of the printed command, whose changes lead to other budgets.
@@ -161,7 +164,7 @@ def fit_lines(
     cfg = with_token_budgets(asked, place.gpu_bytes, place.ranks)
     yield ""
     times = stage_times(cfg, shape, place.machine(cfg), stages=stages, characters=_characters(cfg))
-    yield from _time_lines(cfg, shape, place, times)
+    yield from _time_lines(cfg, shape, place, times, stages)
     yield ""
     # Checkpoints that are kept, and the one that is written before the oldest is deleted.
     kept = disk(cfg, shape, stages) / GB
@@ -169,6 +172,8 @@ def fit_lines(
     yield f"Disk: up to {kept:.2f} GB for checkpoints and {logged:.2f} GB for episodes (estimate)."
     yield ""
     count = place.count if cfg.launcher == "local" else 1  # Ray starts its workers itself
+    if dist.is_torchelastic_launched():
+        count = int(os.environ["LOCAL_WORLD_SIZE"])
     yield f"Command: {command(arguments, count, needed)}"
     if changed := [change.text for change in needed if not change.same]:
         yield f"It changes the algorithm: {'; '.join(changed)}."
@@ -189,9 +194,11 @@ def _characters(cfg: Config) -> float:
     return TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
 
 
-def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]:
+def _memory_lines(
+    cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName]
+) -> Iterator[str]:
     size = place.memory_gb
-    found = phases(cfg, shape, place.ranks, gpu_gb=size)
+    found = phases(cfg, shape, place.ranks, gpu_gb=size, stages=stages)
     if not place.count:
         largest = max(found, key=lambda phase: phase.total)
         yield f"Memory: up to {largest.total / GB:.1f} GB ({largest.stage}; estimate)"
@@ -216,20 +223,25 @@ def _memory_lines(cfg: Config, shape: ModelShape, place: Place) -> Iterator[str]
             "The configuration does not fit. Apply these changes in order; each line includes the "
             "changes above it:"
         )
-        yield from advice(cfg, shape, size, ranks=place.ranks)
+        yield from advice(cfg, shape, size, ranks=place.ranks, stages=stages)
     yield ""
     yield margin(size)
 
 
-def _peak(cfg: Config, shape: ModelShape, place: Place) -> float:
+def _peak(
+    cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
+) -> float:
     """Memory of the largest phase in GB."""
-    return (
-        max(phase.total for phase in phases(cfg, shape, place.ranks, gpu_gb=place.memory_gb)) / GB
-    )
+    own = phases(cfg, shape, place.ranks, gpu_gb=place.memory_gb, stages=stages)
+    return max(phase.total for phase in own) / GB
 
 
 def _time_lines(
-    cfg: Config, shape: ModelShape, place: Place, times: Sequence[StageTime]
+    cfg: Config,
+    shape: ModelShape,
+    place: Place,
+    times: Sequence[StageTime],
+    stages: Collection[StageName],
 ) -> Iterator[str]:
     yield f"Time (estimate, {place.machine(cfg).source}):"
     for time in times:
@@ -243,12 +255,12 @@ def _time_lines(
             "  Warning: this machine has no GPU. For an estimate on GPUs, run: spa doctor --fit "
             "CONFIG --gpus N --gpu-memory GB"
         )
-    if place.count and cfg.actor_rollout_ref.rollout.name != "vllm":
+    if place.count and "ppo" in stages and cfg.actor_rollout_ref.rollout.name != "vllm":
         faster = _with_engine(cfg, "vllm")
         ppo = stage_times(faster, shape, place.machine(faster), stages=["ppo"])[0]
         yield (
             f"  With vLLM (actor_rollout_ref.rollout.name=vllm), PPO takes {duration(ppo.seconds or 0)} and "
-            f"{_peak(faster, shape, place):.1f} GB."
+            f"{_peak(faster, shape, place, stages):.1f} GB."
         )
 
 
@@ -323,14 +335,24 @@ def margin(gpu_gb: float) -> str:
     )
 
 
-def all_fit(cfg: Config, shape: ModelShape, place: Place) -> bool:
+def all_fit(
+    cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
+) -> bool:
     """Return whether every phase fits."""
     size = place.memory_gb
-    return all(fits(phase, size) for phase in phases(cfg, shape, place.ranks, gpu_gb=size))
+    own = phases(cfg, shape, place.ranks, gpu_gb=size, stages=stages)
+    return all(fits(phase, size) for phase in own)
 
 
-def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.0) -> list[Phase]:
-    """The phases of self-play, fine-tuning and PPO, on the first of `ranks` GPUs of this size."""
+def phases(
+    cfg: Config,
+    shape: ModelShape,
+    ranks: int = 1,
+    *,
+    gpu_gb: float = 0.0,
+    stages: Collection[StageName] = STAGES,
+) -> list[Phase]:
+    """The phases of `stages` (self-play, SFT, PPO), on the first of `ranks` GPUs of this size."""
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
@@ -358,7 +380,7 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.
     # With vLLM only the engine's copy of the weights is loaded in self-play, since no update
     # follows.
     weights = 0 if rollout.name == "vllm" else FULL * shape.parameters
-    return [
+    every = [
         Phase(
             stage="self-play",
             parts={"policy (weights)": weights, **played},
@@ -387,6 +409,8 @@ def phases(cfg: Config, shape: ModelShape, ranks: int = 1, *, gpu_gb: float = 0.
             },
         ),
     ]
+    own: tuple[StageName, ...] = ("selfplay", "sft", "ppo", "ppo")
+    return [phase for stage, phase in zip(own, every, strict=True) if stage in stages]
 
 
 def _width(dtype: str) -> int:
@@ -413,25 +437,35 @@ class Change:
     same: bool  # the algorithm stays
 
 
-def changes(cfg: Config, shape: ModelShape, place: Place) -> tuple[list[Change], bool]:
+def changes(
+    cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
+) -> tuple[list[Change], bool]:
     """The changes that make every phase fit, in the order of `CHANGES`, which begins with those
     that keep the algorithm; and whether they suffice."""
     needed = []
     for change in CHANGES:
-        if all_fit(cfg, shape, place):
+        if all_fit(cfg, shape, place, stages):
             break
-        if _lowered(cfg, change, shape, place.memory_gb, place.ranks):
+        if _lowered(cfg, change, shape, place.memory_gb, place.ranks, stages):
             cfg = change.apply(cfg)
             needed.append(change)
-    return needed, all_fit(cfg, shape, place)
+    return needed, all_fit(cfg, shape, place, stages)
 
 
 def _lowered(
-    cfg: Config, change: Change, shape: ModelShape, gpu_gb: float, ranks: int
+    cfg: Config,
+    change: Change,
+    shape: ModelShape,
+    gpu_gb: float,
+    ranks: int,
+    stages: Collection[StageName],
 ) -> list[tuple[Phase, Phase]]:
     """The phases that are too large and that a change shrinks, each before and after the change."""
     pairs = zip(
-        *(phases(each, shape, ranks, gpu_gb=gpu_gb) for each in (cfg, change.apply(cfg))),
+        *(
+            phases(each, shape, ranks, gpu_gb=gpu_gb, stages=stages)
+            for each in (cfg, change.apply(cfg))
+        ),
         strict=True,
     )
     return [
@@ -441,7 +475,14 @@ def _lowered(
     ]
 
 
-def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> Iterator[str]:
+def advice(
+    cfg: Config,
+    shape: ModelShape,
+    gpu_gb: float,
+    *,
+    ranks: int = 1,
+    stages: Collection[StageName] = STAGES,
+) -> Iterator[str]:
     """Describe changes that make every phase fit, beginning with those that keep the algorithm.
     Skips changes that do not shrink any phase that is too large."""
     for heading, same in (("Same algorithm", True), ("Other algorithm", False)):
@@ -449,7 +490,7 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> 
         helped = False
         for change in CHANGES:
             if change.same is not same or not (
-                lower := _lowered(cfg, change, shape, gpu_gb, ranks)
+                lower := _lowered(cfg, change, shape, gpu_gb, ranks, stages)
             ):
                 continue
             helped = True
@@ -459,7 +500,8 @@ def advice(cfg: Config, shape: ModelShape, gpu_gb: float, *, ranks: int = 1) -> 
                 f"    {change.text:<74} {before.stage} {before.total / GB:.1f} -> "
                 f"{after.total / GB:.1f} GB"
             )
-            if all(fits(phase, gpu_gb) for phase in phases(cfg, shape, ranks, gpu_gb=gpu_gb)):
+            own = phases(cfg, shape, ranks, gpu_gb=gpu_gb, stages=stages)
+            if all(fits(phase, gpu_gb) for phase in own):
                 return
         if not helped:
             yield "    no other setting saves memory"

@@ -121,6 +121,26 @@ def test_a_dry_run_touches_nothing(capsys, tmp_path, command):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_prints_the_command_that_was_typed(capsys):
+    typed = ["demo", "--steps", "3", "--output-dir", "runs/x y", "seed.val=1", "--stages", "sft"]
+    assert main(["run", *typed, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    command = "Command: spa run demo --steps 3 --output-dir 'runs/x y' seed.val=1 --stages sft\n"
+    assert command in out
+    # The memory is that of this stage.
+    assert "(fine-tuning; estimate)" in out
+
+
+def test_the_first_process_of_torchrun_alone_prints_the_command():
+    words = ["--nproc-per-node", "2", "-m", "spa", "run", "demo", "--steps", "3"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    done = subprocess.run(
+        [*torchrun, *words, "--dry-run"], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.count("Command: ") == done.stdout.count("is valid") == 1
+    assert f"Command: torchrun {' '.join(words)}\n" in done.stdout
+
+
 def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
     folder = tmp_path / "gamma=0.9"
     folder.mkdir()

@@ -1,7 +1,7 @@
 """`spa run`: run the training stages."""
 
 import argparse
-from collections.abc import Iterator
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,12 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Run every check that needs no training, and print the results."""
+    """Run every check that needs no training, and print the results and the command to run."""
+    import torch.distributed as dist
+
+    # Of the processes of torchrun, the first one speaks for all.
+    if dist.is_torchelastic_launched() and os.environ["RANK"] != "0":
+        return 0
     from spa.recipes.builtin_games import warn_of_unknown_games
     from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
     from spa.recipes.preflight import preflight
@@ -149,26 +154,8 @@ def _dry_run(
     used = [folders[stage] for stage in stages]
     where = " and ".join([", ".join(used[:-1]), used[-1]] if used[:-1] else used)
     write_out(f"configuration {options.config} is valid; {options.method} would run in {where}\n\n")
-    return say([*_needed(options, cfg, stages, model)])
-
-
-def _needed(
-    options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], model: str
-) -> Iterator[str]:
-    """Describe the resources that the stages need on this machine, and the command to run."""
-    arguments = [options.config]
-    if options.generate_data is not None:
-        arguments += [options.ckpt, options.generate_data]
-    arguments += settings(options)
-    for flag, value, usual in (
-        ("--stages", ",".join(options.stages or ()), ""),
-        ("--method", options.method, "spa"),
-        ("--seed", str(options.seed), "0"),
-        ("--from-scratch", "", None if options.from_scratch else ""),
-    ):
-        if value != usual:
-            arguments += [flag, value] if value else [flag]
-    return load_plugin("estimates", "this_machine")(cfg, model, arguments, stages)
+    typed = [word for word in options.typed if word != "--dry-run"]
+    return say([*load_plugin("estimates", "this_machine")(cfg, model, typed, stages)])
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
