@@ -146,7 +146,7 @@ def _choose(
 
 
 def _first_true(reached: Tensor) -> int:
-    """Number of leading entries up to and including the first True; more than all entries if no
-    entry is True."""
+    """Number of leading entries up to and including the first True; `len(reached) + 1` if there is
+    no True."""
     # `reached` compares a sum that only grows, so all its False come first.
     return int((~reached).sum()) + 1

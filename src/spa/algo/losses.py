@@ -9,8 +9,6 @@ divide by "tokens".
 
 The world losses are trained together with the policy loss. Each has its own denominator, taken over
 the whole mini-batch of all ranks. Equations and sources: docs/methods.md.
-
-
 """
 
 from collections.abc import Callable, Mapping

@@ -5,7 +5,6 @@ that left the batch together (`KVStore`). For a call of the engine, the rows are
 `GrowingCache`; rows of different length leave gaps, which the attention mask excludes. A prefix
 that all rows of a batch share may be held once (`Head`), so that a step reads it once and not once
 per row.
-
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,6 @@ imported.
     gymnasium.make("spa.envs.ids:spa/FrozenLake-v0", is_slippery=False)
 
 Keyword arguments are the environment's options. Source: https://gymnasium.farama.org/api/registry/
-.
 """
 
 import gymnasium

@@ -1,6 +1,5 @@
 """Score and update models: the two ways in which training uses a model. After an out-of-memory
 error the same work is repeated in micro-batches of half the size.
-
 """
 
 import gc

@@ -14,10 +14,11 @@ A 4x4 Sudoku with four empty cells:
     1,2,3 4,1,3 4,3,4 1,1,2
 
 A line names an open variable, then the value of each of its neighbours (0: open), then the values
-that no neighbour has. A single one is assigned. A sweep begins with the keys of the open variables
-and has a line for each of them. The last line has the actions, in the order of the assignments.
+that no neighbour has. If there is only one, it is assigned. A sweep begins with the keys of the
+open variables and has a line for each of them. The last line has the actions, in the order of the
+assignments.
 
-Every value that is looked up has its key next to it: models copy by key.
+Every value has its key next to it, because models copy by key.
 """
 
 import re
