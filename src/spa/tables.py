@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from spa.run.console import printable, results_console
 
-if TYPE_CHECKING:  # only terminals need it
+if TYPE_CHECKING:  # only needed for terminals
     from rich.table import Table as TerminalTable
 
 

@@ -76,8 +76,8 @@ class Prompt:
     prefill: str  # text that the response is forced to begin with (already part of token_ids)
     seed: int  # seed of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the images of the messages, as PNG files
-    mode: PromptMode = "base"  # of the requested response, for policies without a model
-    action_sep: str = "||"  # between the actions of an answer, for policies without a model
+    mode: PromptMode = "base"  # mode of the requested response, for policies without a model
+    action_sep: str = "||"  # separator of the actions in an answer, for policies without a model
     response_format: str = "prediction_first"  # for policies without a model
     turn: int = 0  # index of the turn in the episode, from 0
     turns_left: int | None = None  # in the episode, this one included; None: unknown
@@ -100,7 +100,7 @@ class Completion:
     # float32 [L], log-probs of the ids under the distribution that they were sampled from
     logprobs: np.ndarray | None
     finish_reason: Literal["stop", "length", "error"]
-    version: int = 0  # of the weights that produced it
+    version: int = 0  # version of the weights that produced it
     forced: int = 0  # number of leading ids that were given to the engine; it sampled the others
     error: Exception | None = None  # error of the environment, if a policy or planner called it
 
@@ -190,7 +190,7 @@ class Episode:
     error: str = ""
     version: int = 0
     images: tuple[bytes, ...] = ()  # the images in the messages, as PNG files
-    response_format: str = "prediction_first"  # of world-model responses
+    response_format: str = "prediction_first"  # format of world-model responses
     # False: each turn is a separate conversation; `messages` and tokens contain them one after the
     # other
     history: bool = True
@@ -342,8 +342,10 @@ class EpisodeBatch(TokenBatch):
     tag_ids: torch.Tensor  # int64   [B]     environment tag, for `inductive` normalization
     # float32 [B, A] the engine's log-probs of the sampled tokens; 0 elsewhere
     sampler_logprobs: torch.Tensor
-    rl_weights: torch.Tensor  # float32 [B, A]  of the policy loss; 0 outside the mask
-    ce_weights: torch.Tensor  # float32 [B, A]  of the loss on known tokens; 0 where there is none
+    rl_weights: torch.Tensor  # float32 [B, A]  weights of the policy loss; 0 outside the mask
+    ce_weights: (
+        torch.Tensor
+    )  # float32 [B, A]  weights of the cross-entropy loss; 0 where there is none
     # int64 [B] index of the row's episode in its step; -1 for replayed examples
     episodes: torch.Tensor
     starts: torch.Tensor  # int64   [B]     index of the episode's token at which the row begins

@@ -261,12 +261,12 @@ class HiddenDynamicsLake(FrozenLake):
         return float(steps is not None and steps <= self.within_steps(limit))
 
     def key_of_text(self, text: str) -> str | None:
-        """From a coordinate sentence."""
+        """The player's cell in a coordinate sentence; None for other texts."""
         read = _TEXT.fullmatch(text)
         return None if read is None else read["player"]
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """From a coordinate sentence."""
+        """The coordinate sentence `text` with the player in the cell `key`; None if impossible."""
         read = _TEXT.fullmatch(text)
         content = None if read is None else dict(re.findall(r"(\d\d)(\D)", read["cells"])).get(key)
         if read is None or content is None:
@@ -274,7 +274,7 @@ class HiddenDynamicsLake(FrozenLake):
         return f"{read['before']}{key}{ENDS.get(content, '')}"
 
     def outcome_of_text(self, text: str) -> str:
-        """From a coordinate sentence."""
+        """The outcome in a coordinate sentence: "goal", "hole" or an empty string."""
         read = _TEXT.fullmatch(text)
         return "" if read is None else {ENDS[GOAL]: "goal", ENDS[HOLE]: "hole"}.get(read["end"], "")
 

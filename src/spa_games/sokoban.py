@@ -392,12 +392,12 @@ class Sokoban(GridGame):
         return not ({cell + up, cell + down} <= floor or {cell + left, cell + right} <= floor)
 
     def key_of_text(self, text: str) -> str | None:
-        """From a grid; a coordinate sentence does not show the walls."""
+        """The state that a grid shows; None for a coordinate sentence, which does not show the walls."""
         shown = self._shown(text)
         return None if shown is None else shown.state_key()
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """From a grid."""
+        """The grid of `text` in the state `key`; None if the room has no such state."""
         shown = self._shown(text)
         there = None if shown is None else shown._at(key)
         if there is None:
@@ -421,7 +421,7 @@ class Sokoban(GridGame):
         return there
 
     def push_puzzle(self) -> PushPuzzle | None:
-        """None for rooms of more than ten rows or columns."""
+        """The room for a best-first search; None for more than ten rows or columns."""
         if max(self.rows, self.cols) > 10:
             return None
         stride = self.cols + 1
@@ -441,7 +441,7 @@ class Sokoban(GridGame):
         )
 
     def outcome_of_text(self, text: str) -> str:
-        """From a grid."""
+        """The outcome of the state that a grid shows; empty without a grid."""
         shown = self._shown(text)
         return "" if shown is None else shown.state_outcome()
 

@@ -183,7 +183,7 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])
     values = to_go[rows, turns]
-    # [V]: the return from each episode's first visit of each state.
+    # [V]: the return from each episode's first visit to each state.
     own = torch.zeros(visits.count, dtype=torch.float64)
     own[visits.visit[visits.first]] = values[visits.first]
     # Only first visits count, so that an episode that runs in circles counts once.
@@ -203,7 +203,7 @@ class _Visits:
 
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V
-    first: Tensor  # bool    [N]  the episode's first visit of the state
+    first: Tensor  # bool    [N]  the episode's first visit to the state
     episodes: Tensor  # float64 [S]  how many episodes visit it
     count: int  # V, the number of pairs
 

@@ -114,7 +114,7 @@ class Decoder:
         self.matrices = matrices
         self.device = device
         self.stop_ids = torch.tensor(sorted(stop_ids), device=device)
-        self.slots: dict[str, Slot] = {}  # of episodes that may have a next turn
+        self.slots: dict[str, Slot] = {}  # slots of episodes that may have a next turn
         self.kept_bytes = 0.0
         if device.type == "cuda":
             self.kept_bytes = KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
@@ -125,7 +125,7 @@ class Decoder:
     def release(self) -> None:
         """Free the GPU memory of keys, values and graphs."""
         self.slots.clear()
-        self.buffers: list[torch.Tensor] = []  # of each layer, [2, slots + 1, columns, K, D]
+        self.buffers: list[torch.Tensor] = []  # one per layer, [2, slots + 1, columns, K, D]
         self.state: Any = None
         self._drop_steps()
         if self.device.type == "cuda":

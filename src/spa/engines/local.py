@@ -146,7 +146,7 @@ class LocalEngine:
         with (
             torch.inference_mode(),
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
-            # A compiled model may be compiled again and again while the cache grows.
+            # Without this, a compiled model may be recompiled many times while the cache grows.
             torch.compiler.set_stance("force_eager"),
         ):
             for start in range(0, len(prompts), self.max_rows):

@@ -27,7 +27,7 @@ class _TokenSampler(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
         allowed = scores.clone()
-        # An image token stands for a picture, so it must not be sampled.
+        # An image token represents an image, so it must not be sampled.
         allowed[:, self.barred] = float("-inf")
         ids, _ = sample_tokens(allowed, self.uniforms[:, len(self.logprobs)], self.sampling)
         # The trainer does not exclude the image token, so these log-probs must not either.

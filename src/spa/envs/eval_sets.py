@@ -35,7 +35,7 @@ class EvalSet:
 
     @property
     def digest(self) -> str:
-        """sha256 of everything that the set fixes."""
+        """sha256 of all fields of the set."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def overrides(self) -> list[str]:
@@ -75,7 +75,7 @@ def eval_set(name: str) -> EvalSet:
 
 
 def to_json(made: EvalSet) -> str:
-    """The text of a set's file."""
+    """The JSON text of a set's file."""
     rows = {**asdict(made), "sha256": made.digest}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
     return f"{{\n{lines}\n}}\n"

@@ -326,12 +326,12 @@ class FrozenLake(GridGame):
         )
 
     def key_of_text(self, text: str) -> str | None:
-        """From a coordinate sentence."""
+        """The player's cell in a coordinate sentence; None for other texts."""
         read = self._read(text)
         return None if read is None or self.size > 10 else f"{read.player[0]}{read.player[1]}"
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """From a coordinate sentence."""
+        """The coordinate sentence `text` with the player in the cell `key`; None if impossible."""
         read = self._read(text)
         if read is None or len(key) != 2 or not (key.isascii() and key.isdecimal()):
             return None
@@ -344,7 +344,7 @@ class FrozenLake(GridGame):
         return f"{read.things}{coords.cell_list([cell])}{where}"
 
     def outcome_of_text(self, text: str) -> str:
-        """From a coordinate sentence."""
+        """The outcome in a coordinate sentence: "goal", "hole" or an empty string."""
         read = self._read(text)
         if read is None:
             return ""

@@ -30,8 +30,8 @@ from spa.errors import ConfigError, SpaError
 from spa.run.signals import ignore_interrupts
 
 START_S = 120.0
-"""Extra seconds for the first answer of a new process, which imports the environment's module
-first."""
+"""Extra seconds for making an environment and for the first answer of a new process, which has to
+import the environment's module."""
 
 PLAIN = (
     "finite_puzzles",

@@ -1,4 +1,4 @@
-"""Methods of the field, one file each. Equations: docs/methods.md.
+"""Training methods, one file each. Equations: docs/methods.md.
 
 A file may have any of these:
 

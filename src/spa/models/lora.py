@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 ADAPTER = "adapter"  # folder of the adapters, next to the merged weights
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # what peft puts before every key of a saved adapter
+_PREFIX = "base_model.model."  # peft's prefix of every key in a saved adapter
 _NAME = "default"
 _READ = (
     {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules"}

@@ -1,4 +1,4 @@
-"""Estimate the memory of training and playing: plain arithmetic on a model's shape.
+"""Estimate the memory of training and rollouts by plain arithmetic on a model's shape.
 
 Accurate to about 25 %. Counts float32 weights, gradients and Adam moments; activations of one
 micro-batch under autocast; one chunk of logits; keys and values of all concurrent episodes.

@@ -91,7 +91,7 @@ def precision_of(
 
 
 def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
-    """`cfg` with these precisions, as `precision_of` gives them."""
+    """`cfg` with the precisions that `precision_of` returns."""
     part = cfg.actor_rollout_ref
     model = replace(part.model, dtype=chosen[KEYS[0]])
     rollout = replace(part.rollout, dtype=chosen[KEYS[1]])

@@ -38,7 +38,8 @@ RESPONSE = "REPLYPLACEHOLDER"
 USER = "USERPLACEHOLDER"
 SYSTEM = "SYSTEMPLACEHOLDER"
 JOINT = "\n\n"
-"""Between a system message and the first user message, where the template has no system role."""
+"""Separator between a system message and the first user message, if the template has no system
+role."""
 
 # Matches an empty think block at the end of a text, or one of its tags alone.
 _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")

@@ -226,7 +226,7 @@ class _Game:
         builder = self.turn
         if builder is None:
             raise ValueError("play was called after the end of the episode; start a new episode")
-        # An engine reports a failure, such as an API that refuses, in the completion's text.
+        # An engine reports a failure, such as an API refusal, in the completion's text.
         if completion.finish_reason == "error":
             self._mark(completion.error)
             return self._lose(completion.text)

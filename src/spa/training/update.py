@@ -102,7 +102,7 @@ def oom_retry(
 
         for attempt in oom_retry(...):
             with attempt as cut:
-                ...  # from its beginning: nothing is kept of an attempt that was broken off
+                ...  # from its beginning: nothing is kept of an aborted attempt
 
     When memory runs out, the next attempt and all later work use micro-batches of half the size.
     Raises TrainingError if a single row does not fit, or if the work is not `repeatable` because
