@@ -52,7 +52,7 @@ def loss_weights(
 
     Returns:
         float32 `[B, A]`, 0 outside the mask. With the two modes that end in `mean` they sum to 1
-            over the mini-batch.
+        over the mini-batch.
 
     Raises:
         ValueError: the mode is unknown, or `horizon` is missing for seq-mean-token-sum-norm.
@@ -103,8 +103,7 @@ def policy_loss(
 
     Returns:
         The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where the clip and the dual
-            clip act), ppo_kl (old - new),
-        tokens.
+        clip act), ppo_kl (old - new), tokens.
     """
     # Entries of weight 0 may hold anything, NaN included, so they are cleared before `exp`.
     live = weights > 0

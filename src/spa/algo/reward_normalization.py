@@ -26,7 +26,7 @@ def normalize_scores(
 
     Returns:
         `[B]` in the dtype of `scores`; unchanged if every group has one row, because there is
-            nothing to compare.
+        nothing to compare.
 
     Raises:
         ValueError: grouping or method is unknown.

@@ -402,7 +402,7 @@ class Decoder:
 
 
 def _batch_sizes(rows: int) -> list[int]:
-    """Batch sizes of the graphs for at most `rows` rows, in falling order: a multiple of 256 if
+    """Batch sizes of the graphs for at most `rows` rows, in descending order: a multiple of 256 if
     there are more than 256, then powers of two down to 8."""
     powers = [256, 128, 64, 32, 16, 8]
     large = [-(-rows // 256) * 256] if rows > 256 else []

@@ -96,7 +96,7 @@ class RolloutWorker:
     def again_s(self, turns: int) -> float | None:
         """Time limit in seconds for replaying an episode of `turns` turns in this process; None: no
         limit."""
-        # Environments in other processes have limits of their own.
+        # Environments in other processes have their own limits.
         if self.env_timeout_s is None or self.workers is not None:
             return None
         return MAKING_S + self.env_timeout_s * (turns + 1)
@@ -107,7 +107,7 @@ class RolloutWorker:
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
-        # Environments in other processes have limits of their own.
+        # Environments in other processes have their own limits.
         limit = making_s(self.env_timeout_s if self.workers is None else None)
         try:
             with boundary("reset", limit, advice=SLOW):
