@@ -212,6 +212,14 @@ def test_a_run_that_trains_appears_and_moves_without_reload(browser, runs, serve
     assert browser.complaints() == []
 
 
+def test_a_run_without_self_play_has_no_examples_yet(browser, runs, served, tmp_path: Path):
+    folder = shutil.copytree(runs / "demo" / "vanilla", tmp_path / "run")
+    opened(browser, served(folder), "#tab=data")
+    sentence = "No examples of stage 1 yet. Methods that are not fine-tuned on self-play have none."
+    wait(browser, lambda: find(browser, "#data-page").text == sentence)
+    assert browser.complaints() == []
+
+
 def test_the_viewer_filters_and_replays(browser, runs, served):
     address = served(runs / "demo")
     browser.size(1500, 950)
