@@ -279,7 +279,9 @@ def test_stages_of_a_training_take_the_sum_of_their_hours(capsys, tmp_path, monk
     assert cli.main([*args, "--parallel", "4", "--seeds", "1", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "about 3.5 hours with 4 at a time (measured on one GPU each)" in out
-    assert ("This machine has no GPU." in out) is not torch.cuda.is_available()
+    told = "This machine has no GPU. The estimate assumes 4 of them (--parallel)." in out
+    assert told is not torch.cuda.is_available()
+    assert ("spa doctor --fit CONFIG --gpus 4" in out) is told
 
 
 def test_hours_of_the_full_scale_are_those_of_doctor_fit(tmp_path):

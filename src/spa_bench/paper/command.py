@@ -126,7 +126,10 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
     if unknown:
         lines.append(f"Without {', '.join(unknown)}, whose size is not known here.")
     if scale.device == "GPU" and "cpu" in devices:
-        lines.append("This machine has no GPU.")
+        lines.append(
+            f"This machine has no GPU. The estimate assumes {len(devices)} of them (--parallel). For "
+            "several GPUs per training, run: spa doctor --fit CONFIG --gpus 4"
+        )
     return lines
 
 
