@@ -74,7 +74,7 @@ def _solved(uniform: Callable[[], float], size: int) -> Board:
 
 
 def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
-    """Remove digits of `solution` in random order as long as it stays unique; None if `clues` is
+    """Remove digits of `solution` in random order while the solution stays unique; None if `clues` is
     not reached."""
     board = list(solution)
     left = size * size

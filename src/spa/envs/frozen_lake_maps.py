@@ -33,7 +33,7 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
         holes = frozenset([cell for cell in range(cells) if uniform() >= p])
         start = int(uniform() * cells)
         goal = int(uniform() * cells)
-        # As in the original, an unsolvable lake is discarded as a whole, and start and goal replace
+        # As in the original, an unsuitable lake is discarded as a whole, and start and goal replace
         # holes.
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
