@@ -1,1 +1,2 @@
-"""Games of other libraries for `spa`, and exports of ours. `spa` imports none of it."""
+"""Games of other libraries for `spa`, and exports of our environments. `spa` imports nothing from
+this package."""

@@ -1,4 +1,4 @@
-"""The records of our commands, which pyproject.toml registers. Imports nothing heavy."""
+"""The command records that pyproject.toml registers. Imports nothing heavy."""
 
 from spa.commands.table import Command
 

@@ -1,4 +1,4 @@
-"""The records of the libraries whose games there are, which pyproject.toml registers. Imports no library."""
+"""Records of the game libraries, which pyproject.toml registers. Imports no library."""
 
 from spa.envs.registry import Library
 

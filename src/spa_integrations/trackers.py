@@ -30,7 +30,7 @@ def _table_rows(episodes: Sequence[Episode]) -> list[list[Any]]:
         talk = "\n\n".join(
             f"[{message['role']}]\n{message['content']}" for message in episode.messages
         )
-        # A sampled text may hold lone surrogates, which UTF-8 cannot encode.
+        # A sampled text may contain lone surrogates, which UTF-8 cannot encode.
         talk = talk.encode("utf-8", "backslashreplace").decode()
         ending = (str(episode.stop), episode.score, len(episode.turns), talk)
         rows.append([episode.episode_id, episode.tag, episode.success, *ending])
@@ -43,7 +43,7 @@ class TensorBoard:
     def __init__(self, *, directory: Path, start_step: int, **_: Any) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Drops the points of steps that an interrupted run had logged and that are now repeated.
+        # Drops the points of steps that an interrupted run logged and that are now repeated.
         purge = start_step + 1 if start_step else None
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
@@ -55,24 +55,24 @@ class TensorBoard:
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
         """Log sample episodes as a table."""
         rows = _table_rows(episodes)
-        # The table leaves out the conversations, which are long: each is logged below as a text of
-        # its own.
+        # The table omits the conversations, which are long: each is logged below as a separate
+        # text.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
         table = Table(_TABLE[:-1], cells, right=(4, 5))
         self._writer.add_text(f"episodes/{split}", table.markdown(), step)
         for index, row in enumerate(rows):
-            # Markdown shows indented text unchanged.
+            # Markdown does not format indented text.
             indented = "\n".join("    " + line for line in row[-1].splitlines())
             self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
     def close(self) -> None:
-        """Finish."""
+        """Close the tracker."""
         self._writer.close()
 
 
 def _identity(directory: Path) -> str:
-    """The id of a stage's curves. It follows from the folder, so that a resumed stage continues its
-    own, and from what the archive holds, so that a new training does not continue old ones."""
+    """Run id of a stage's curves. It depends on the folder, so that a resumed stage continues its
+    curves, and on the archive's contents, so that a new training run starts new ones."""
     archived = len(list(directory.glob(f"{ARCHIVE}/*")))
     place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
     return hashlib.sha256(place.encode()).hexdigest()[:16]
@@ -115,7 +115,7 @@ class Wandb:
         )
 
     def close(self) -> None:
-        """Finish."""
+        """Close the tracker."""
         self._run.finish()
 
 
@@ -148,6 +148,6 @@ class Trackio:
         self._run.log({f"episodes/{split}": self._trackio.Table(dataframe=frame)}, step=step)
 
     def close(self) -> None:
-        """Finish."""
+        """Close the tracker."""
         with redirect_stdout(sys.stderr):
             self._trackio.finish()

@@ -1,5 +1,5 @@
-"""Scores of predictions against what really came, with the baselines that a number means nothing
-without."""
+"""Scores of predictions against the true next states, with the baselines needed to interpret
+them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +32,7 @@ class Asked:
 
     @property
     def changed(self) -> bool:
-        """True if anything changed."""
+        """True if the true next state differs from the state shown."""
         return not is_exact(self.state, self.next_state)
 
 
@@ -59,8 +59,8 @@ def prediction_report(
         "prediction_exact": _by_puzzle(
             asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
         ),
-        # A copy of the state is wrong wherever something changed, so this share separates a
-        # world model from a copier.
+        # A copy of the state is wrong wherever something changed, so this share separates a world
+        # model from a copying one.
         "prediction_exact_where_changed": _share(
             is_exact(a.prediction, a.next_state) for a in asked if a.changed
         ),
@@ -72,7 +72,7 @@ def prediction_report(
             ).items()
         },
     }
-    # In a game of chance even a perfect model is right only this often.
+    # In a game with random outcomes, even a perfect model cannot be right more often.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _mean_by_puzzle(asked, [a.ceiling for a in asked])
     # The table of allowed (entities, symbol) pairs is learned from the true states before and after
@@ -82,10 +82,11 @@ def prediction_report(
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
-        # A malformed response counts as wrong here, too. Otherwise a copy would be right for those
-        # that have no action and so change nothing.
+        # A malformed response counts as wrong here, too. Otherwise copying would be right for all
+        # malformed responses, since they execute no action and change nothing.
         "copy": _baseline(asked, [None if a.prediction is None else a.state for a in asked]),
-        # A cyclic shift without randomness: every question gets the next state of another question.
+        # A cyclic shift, which needs no random numbers: every question gets the next state of
+        # another question.
         "other_state": _baseline(
             asked, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
         ),
@@ -120,7 +121,7 @@ def rollout_report(
     """
     out = []
     for step in range(steps):
-        # Chains end with their game, so later steps average over fewer chains.
+        # Rollouts end with their game, so later steps average over fewer rollouts.
         alive = [chain[step] for chain in chains if len(chain) > step]
         if not alive:
             break
@@ -136,7 +137,8 @@ def rollout_report(
 
 
 def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
-    """Share with an interval over puzzles (not over questions: those of one puzzle are alike)."""
+    """Share of correct answers with an interval over puzzles, not questions, because questions
+    about the same puzzle are correlated."""
     return interval_json(rate_interval([_puzzle_means(asked, right)], seed=seed))
 
 

@@ -1,4 +1,4 @@
-"""`spa eval --state-perplexity`: the perplexity of states under a model, as grid and as
+"""`spa eval --state-perplexity`: the perplexity of states under a model, as grids and as
 coordinates."""
 
 import argparse
@@ -14,7 +14,8 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
-    """Measure, write the result, print a table. Raises SpaError for what the user can solve."""
+    """Measure, write the result and print a table. Raises SpaError for errors that the user can
+    fix."""
     from spa.config.load import load_config
     from spa.recipes.policies import find_target
     from spa_measurements.measure_perplexity import measure_perplexity
@@ -39,7 +40,7 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """One line per environment and text. The intervals are in the file."""
+    """Print one line per environment and text. The intervals are in the file."""
     rows = []
     for tag, texts in result["tags"].items():
         for text, metrics in texts.items():

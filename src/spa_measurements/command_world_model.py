@@ -1,4 +1,4 @@
-"""`spa eval --world-model`: how accurate a model's observations and predictions are."""
+"""`spa eval --world-model`: the accuracy of a model's observations and predictions."""
 
 import argparse
 from typing import Any
@@ -10,7 +10,8 @@ from spa.tables import Table
 
 
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
-    """Evaluate, write the result, print a table. Raises SpaError for what the user can solve."""
+    """Evaluate, write the result and print a table. Raises SpaError for errors that the user can
+    fix."""
     from spa.api.evaluation import plan_evaluation
     from spa_measurements.measure_world_model import measure_world_model
 
@@ -40,7 +41,7 @@ def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """A table per environment tag, and what it says in words."""
+    """Print a table and remarks for each environment tag."""
     for tag, metrics in result["tags"].items():
         Table(("", "model", "copying", "other state"), _rows(metrics), right=(1, 2, 3)).print(
             f"{result['policy']} on {tag}: {metrics['transitions']} states"
@@ -69,7 +70,7 @@ def _rows(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
             "",
         ),
     ]
-    # The upper bound is below 1 only where chance decides the next state.
+    # The upper bound is below 1 only where the next state is random.
     if "ceiling" in metrics:
         rows.append(("  upper bound (random outcomes)", percent(metrics["ceiling"]), "", ""))
     rows += [
@@ -97,7 +98,7 @@ def _rows(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def remarks(metrics: dict[str, Any]) -> list[str]:
-    """The remarks that a reader of the numbers needs."""
+    """Remarks that help to interpret the metrics."""
     lines = ["Shares are in percent. Brackets show the 95 % CI over puzzles."]
     if metrics["format_rate"] == 0:
         lines.append(

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 # A cell `(1,2)`, or a cell with its value `(1,2)=4`. The value ends at white space, `;`, `,` or a
 # full stop.
 _CELL = re.compile(r"\((\d+),(\d+)\)(=\S+?(?=[\s;.,]|$))?")
-# The one-character symbol after an entity's words: the P of `Player (P)`, but not `(0,1)`.
+# The one-character symbol after an entity's name: the P of `Player (P)`, but not `(0,1)`.
 _SYMBOL = re.compile(r"\(([^()\s])\)")
 # The words between an entity and its cells: ` is at`, ` are`, ` at`, `:`.
 _VERB = re.compile(r"\s+(?:is|are)(?:\s+at)?\s*$|\s+at\s*$|\s*:\s*$", re.IGNORECASE)
 
 Entities = dict[str, frozenset[str]]
-"""Name -> what a state says about it: its cells such as `(1,2)` or `(1,2)=4`, and remarks such as `in a
-hole`."""
+"""Entity name -> its cells such as `(1,2)` or `(1,2)=4`, and its remarks such as `in a hole`."""
 
 
 def is_sentence(line: str) -> bool:
     """Return whether a line of a state is a sentence of coordinates rather than a row of a grid."""
-    # Rows of a grid are single symbols; a lower-case letter beside a letter is a word.
+    # Rows of a grid are single symbols; two adjacent lower-case letters belong to a word.
     return _CELL.search(line) is not None or bool(re.search(r"[a-z][^\W\d_]|[^\W\d_][a-z]", line))
 
 
@@ -49,8 +48,8 @@ def sentence_entities(text: str) -> Entities:
             if not cells and (symbol is None or not head.strip().lower().startswith("no ")):
                 continue
             name = symbol.group(1) if symbol else _VERB.sub("", head.strip()).lower()
-            # What follows the last cell is a remark: the `in a hole` of `Player (P) is at (0,1) in
-            # a hole`.
+            # Text after the last cell is a remark: the `in a hole` of `Player (P) is at (0,1) in a
+            # hole`.
             tail = clause[cells[-1].end() :].strip(" .") if cells else ""
             said = {f"({c[1]},{c[2]}){c[3] or ''}" for c in cells} | ({tail} if tail else set())
             # Several clauses may describe the same entity.
@@ -74,8 +73,8 @@ def grid_cells(text: str) -> dict[tuple[int, int], str]:
 
 
 def entities(text: str) -> Entities:
-    """The entities of the sentence, or, in a state without one, the cells of every symbol of the
-    grid."""
+    """Entities of the coordinate sentence; for a state without one, the cells of every symbol of
+    the grid."""
     cells_of = sentence_entities(text)
     if cells_of:
         return cells_of
@@ -99,14 +98,14 @@ class Agreement:
 
     @classmethod
     def learn(cls, truths: Iterable[str]) -> "Agreement | None":
-        """From true states; None if they have no grid or no sentence."""
+        """Learn from true states; None if they have no grid or no sentence."""
         known = [
             text for text in dict.fromkeys(truths) if grid_cells(text) and sentence_entities(text)
         ]
         if not known:
             return None
-        # Sentences may count cells from 0 or from 1. With the wrong offset entities meet arbitrary
-        # symbols, so the right one is the offset that needs fewer kinds of pairs.
+        # Sentences may count cells from 0 or from 1. A wrong offset pairs entities with arbitrary
+        # symbols, so the right offset is the one with fewer kinds of pairs.
         tables = [
             cls(offset, frozenset().union(*(_pairs(text, offset) for text in known)))
             for offset in (0, 1)
@@ -123,8 +122,8 @@ class Agreement:
 
 
 def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
-    """(entities at the cell, symbol drawn there) of every cell; a cell outside the grid goes
-    with no symbol."""
+    """Pair the entities at each cell with the symbol drawn there; a cell outside the grid is paired
+    with ""."""
     symbols = grid_cells(text)
     # The entities that the sentence places at each cell, to be paired with the symbol in the grid.
     at: dict[tuple[int, int], set[str]] = {place: set() for place in symbols}
@@ -139,7 +138,7 @@ def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityScore:
-    """Accuracy of the predictions of one entity, over many transitions."""
+    """Accuracy of the predictions of one entity over many transitions."""
 
     exact: float  # share of transitions in which every statement about it is correct
     # the same share over the transitions in which the entity changed; None if it never changed
@@ -158,8 +157,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Names from all transitions: a prediction that invents an entity counts as wrong if any
-    # true state has this entity.
+    # Names come from all transitions: a prediction that invents an entity is wrong if any true
+    # state has this entity.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:
@@ -191,7 +190,7 @@ def _score(row: list[int]) -> EntityScore:
 
 
 def named(scores: Mapping[str, EntityScore], legend: Mapping[str, str]) -> dict[str, EntityScore]:
-    """The scores under readable names: the legend's meaning before the symbol."""
+    """Add the legend's meanings to the names of the scores."""
     return {
         f"{legend[name]} ({name})" if name in legend else name: score
         for name, score in scores.items()

@@ -25,8 +25,8 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTokens:
-    """A prompt and a given response. ids: int32 [T]; block: int8 [T], index into BLOCKS, -1
-    elsewhere."""
+    """A prompt and a given response. ids: int32 [T]; block: int8 [T], index into BLOCKS, or -1
+    outside them."""
 
     ids: np.ndarray
     block: np.ndarray
@@ -34,8 +34,8 @@ class ResponseTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Per scored token: log-prob of the true one, probability of the likeliest one, whether that is
-    the true one, and the block; each [N]."""
+    """For each scored token: log-prob of the true token, probability of the most likely token,
+    whether they are the same token, and the block; each [N]."""
 
     logprob: np.ndarray
     top: np.ndarray
@@ -43,7 +43,7 @@ class Scored:
     block: np.ndarray
 
     def total(self, *blocks: str) -> float:
-        """Sum of the log-probs of some blocks."""
+        """Sum of the log-probs of the given blocks."""
         return float(
             self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum()
         )
@@ -71,7 +71,7 @@ def response_sequence(
             continue
         content = body[span[0] : span[1]]
         # Overlap, not containment: a tokenizer may merge the last symbol of a block with the white
-        # space behind it, and that token still carries content.
+        # space after it, and that token still has content.
         first = span[0] + len(content) - len(content.lstrip())
         last = first + len(content.strip())
         block[len(prompt_ids) : len(prompt_ids) + len(ids)][(starts < last) & (ends > first)] = (
@@ -89,10 +89,10 @@ def score_sequences(
     rows: int = 64,
     autocast: torch.dtype | None = None,
 ) -> list[Scored]:
-    """One teacher-forced pass over all sequences, `rows` at a time; in the order given."""
+    """Score all sequences teacher-forced, `rows` at a time. Results are in the order given."""
     lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
     device = next(model.parameters()).device
-    # Batches are made by length, so results come out of order and are kept by the sequence's index.
+    # Batches are sorted by length, so results are stored by the sequence's index.
     out: dict[int, Scored] = {}
     was_training = model.training
     model.eval()
@@ -102,8 +102,8 @@ def score_sequences(
     ):
         for batch in micro_batches(lengths, rows=rows, max_tokens=None):
             picked = [sequences[row] for row in batch.tolist()]
-            # Right padding with id 0, without an attention mask: attention is causal, so no scored
-            # token can see the padding behind it.
+            # Right padding with id 0 and without an attention mask: attention is causal, so no
+            # scored token can attend to the padding after it.
             ids = np.zeros((len(picked), int(lengths[batch].max())), dtype=np.int64)
             mask = np.zeros_like(ids, dtype=bool)
             for r, sequence in enumerate(picked):
@@ -115,8 +115,8 @@ def score_sequences(
                 torch.from_numpy(ids).to(device),
                 torch.from_numpy(mask[:, 1:].copy()).to(device),
             )
-            # Each of the three parts is one flat [N] array for the batch. `cuts` are the positions
-            # between its sequences.
+            # Each of the three results is one flat [N] array for the batch. `cuts` are the
+            # boundaries of its sequences.
             cuts = np.cumsum(mask.sum(axis=1))[:-1]
             logprobs, tops, hits = (np.split(part.cpu().numpy(), cuts) for part in parts)
             for r, row in enumerate(batch.tolist()):
@@ -129,10 +129,10 @@ def score_sequences(
 def _score(
     model: Any, ids: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """ids int64 [B, T], mask bool [B, A] -> log-probs float32, top probabilities float32, hits
-    bool; each [N]."""
-    # Hidden states are picked before the head: [B, T - 1, H] -> [N, H], so that [N, V] logits exist
-    # only for scored tokens.
+    """Score the masked tokens: ids int64 [B, T], mask bool [B, A] -> log-probs float32, top
+    probabilities float32, hits bool; each [N]."""
+    # Hidden states are selected before the head: [B, T - 1, H] -> [N, H], so that [N, V] logits
+    # exist only for scored tokens.
     hidden = layers_of(model)(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]
     targets = ids[:, 1:][mask]
     parts = []
@@ -170,8 +170,8 @@ def likelihood_report(
         "uniform_nll_per_token": rounded(np.log(vocabulary)),
     }
     if copied:
-        # The prediction is written before the answer, so only both blocks together state that this
-        # action leads to this state.
+        # The prediction precedes the answer, so only both blocks together state that this action
+        # leads to this state.
         both = ("prediction", "answer")
         wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
         report["copied_state_nll_per_token"] = nll_per_token(list(copied.values()), "prediction")
@@ -179,8 +179,8 @@ def likelihood_report(
             [truth[index] for index in copied], "prediction"
         )
         report["prefers_truth"] = {"mean": rounded(np.mean(wins)), "n": len(wins)}
-    # Only the tokens of the prediction are judged. Observation tokens repeat the prompt: they are
-    # easy and would hide poor calibration.
+    # Only tokens of the prediction are judged. Observation tokens repeat the prompt: they are easy
+    # and would hide poor calibration.
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
     report["calibration"] = calibration(
         np.concatenate([scored.top[mask] for scored, mask in zip(truth, inside, strict=True)]),
@@ -190,7 +190,8 @@ def likelihood_report(
 
 
 def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
-    """Mean negative log-likelihood in nats over all tokens of a block; None if there are none."""
+    """Mean negative log-likelihood in nats over all tokens of a block; None for a block without
+    tokens."""
     index = BLOCKS.index(block)
     values = (
         np.concatenate([item.logprob[item.block == index] for item in scored])
@@ -208,7 +209,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """
     if not len(confidence):
         return {"tokens": 0}
-    # A confidence of 1.0 belongs to the last bin and needs no bin of its own.
+    # A confidence of 1.0 belongs to the last bin.
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
     # sums[0] / count is a bin's mean confidence, sums[1] / count its accuracy. Weighted by count,

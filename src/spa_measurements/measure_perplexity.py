@@ -1,4 +1,4 @@
-"""Perplexity of states as grids, as sentences of coordinates, and as both, under any model."""
+"""Perplexity of states under a model: as grids, as coordinate sentences, and as both."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ def measure_perplexity(
 def perplexity_of_tag(
     cfg: Config, tag: str, model: Any, template: ChatTemplate, device: torch.device, *, states: int
 ) -> dict[str, Any]:
-    """Every text of a tag's states in both contexts."""
+    """Perplexity of a tag's states, for every state text in both contexts."""
     spec = cfg.custom_envs[tag]
     env = make_env(spec.env_type, spec.env_config)
     base = setup.make_prompter(cfg, spec, "base")
@@ -90,12 +90,12 @@ def perplexity_of_tag(
 
 
 def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:
-    """The state texts that differ in this environment."""
+    """State texts that differ in this environment."""
     replay(env, situations[0])
     return TEXTS if len({env.state_text(text) for text in TEXTS}) > 1 else ("grid",)
 
 
 def prompt_of(env: TextEnv, prompter: Prompter) -> tuple[tuple[dict[str, str], ...], str]:
-    """The messages before the game's first prompt, and that prompt."""
+    """Split a situation's prompt into the earlier messages and the last user message."""
     *before, last = prompter.first_messages(env)
     return tuple(before), last["content"]

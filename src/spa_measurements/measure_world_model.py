@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
-"""Stream of the base seed: these puzzles are neither validation's nor training's."""
+"""Random stream of evaluation puzzles, which differ from those of validation and training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Asking:
     def ask(
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
     ) -> list[Response | None]:
-        """One question per situation about the state that is shown."""
+        """Ask one question per situation, about the state that is shown."""
         return ask(
             self.engine,
             self.sampling,
@@ -213,7 +213,7 @@ def world_model_report(
             next_state=response.next_state,
             observation=response.parsed.observation if response.parsed.well_formed else None,
             prediction=response.parsed.prediction if response.parsed.well_formed else None,
-            # The whole answer: another outcome of chance may not end the game as early as this one.
+            # The whole answer: with other random outcomes, the game may not end as early.
             ceiling=ceiling(
                 env, situation, response.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
             )
@@ -235,9 +235,8 @@ def world_model_report(
     )
     rollouts = range(0, len(situations), 5)
     hidden = any(situation.known != situation.state for situation in situations)
-    # Where a prediction tells what should be known of a state (`world_state_text`), it is not the
-    # text that prompts show. The legal actions of a predicted state are unknown, too. So neither
-    # can be shown as the next state.
+    # Where `world_state_text` differs from the text in prompts, a prediction of it cannot be shown
+    # as the next state. The legal actions of a predicted state are unknown, too.
     if hidden or cfg.custom_envs[tag].show_legal_actions:
         steps = 1
     report["open_loop"] = open_loop_rollout(
@@ -305,8 +304,8 @@ def likelihood(
     situations: list[Situation],
     responses: list[Response],
 ) -> dict[str, Any]:
-    """The likelihood of the transitions that random play took, as `likelihood`; empty where the
-    response format has none to measure."""
+    """Likelihood of the transitions that random play took, as computed by `likelihood_report`;
+    empty if the response format has no prediction."""
     form = format_of(cfg.agent_proxy.response_format)
     if form.asked_plan(()) is None:
         return {}
@@ -322,7 +321,7 @@ def likelihood(
         return response_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, responses, strict=True))
-    # If the state does not change, the copy is the true next state and there is nothing to compare.
+    # If the state does not change, the copy is the true next state, so there is nothing to compare.
     changed = [
         i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
     ]

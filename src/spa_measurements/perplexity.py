@@ -30,7 +30,7 @@ def state_sequence(
     Raises ModelError if the chat template changes the state's text.
     """
     text, ids, stops = template.start_with_ends((*before, {"role": "user", "content": prompt}))
-    # The last occurrence: rules and examples before it may show the same state.
+    # The last occurrence, because rules and examples before it may show the same state.
     start = text.rfind(state)
     if start < 0:
         raise ModelError(
@@ -39,7 +39,8 @@ def state_sequence(
         )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])
-    # A token that overlaps the state belongs to it, so merged tokens at its edges are counted.
+    # A token that overlaps the state counts as part of it, also if it is merged with text at the
+    # edges.
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
     block[0] = -1  # the first token has no context, so it has no probability
     return ResponseTokens(ids=np.asarray(ids, np.int32), block=block)

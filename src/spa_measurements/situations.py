@@ -1,4 +1,4 @@
-"""States in the midst of held-out games, and questions to a player about each of them."""
+"""States from the middle of held-out games, and questions to a player about each of them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A state that random play reached, and where random play went from there."""
+    """A state that random play reached, and the next transition of random play."""
 
     index: int
     tag: str
@@ -51,13 +51,14 @@ class Response:
 
 
 def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:
-    """The environment in the situation's state, with its own chance or that of `noise_seed`."""
+    """Restore the environment to the situation's state, with its own random stream or that of
+    `noise_seed`."""
     noise = situation.noise_seed if noise_seed is None else noise_seed
     return _play(env, situation.puzzle_seed, noise, situation.prefix)
 
 
 def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str]) -> TextEnv:
-    # A state is reached by replaying its actions; games need not be serializable.
+    # A state is reached by replaying its actions, since games need not be serializable.
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed, "validation": True})
     execute(env, actions, len(actions))
     look_as_mover(env)
@@ -75,7 +76,7 @@ def random_situation(
     rng = stream(base_seed, "world_model/play", index)
     puzzle_seed = base_seed + index
     noise_seed = stream_seed(base_seed, "world_model/noise", index)
-    # At most max_turn - 1 turns, so that the game's limit of turns leaves one more.
+    # At most max_turn - 1 turns, so that the turn limit allows one more turn.
     turns = 0 if from_start else int(rng.integers(prompter.max_turn))
     env.reset(seed=puzzle_seed, options={"noise_seed": noise_seed, "validation": True})
     content = puzzle_hash(env)
@@ -84,7 +85,7 @@ def random_situation(
         look_as_mover(env)
         move = _random_turn(env, prompter, rng)
         taken, over = execute(env, move, len(move), own_turn=True)
-        # A turn that ends the game is dropped: there would be nothing left to ask about.
+        # A turn that ends the game is dropped, because no question could follow it.
         if over:
             break
         prefix += taken
@@ -116,8 +117,8 @@ def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> 
 
 
 def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:
-    """Return whether the same actions from the same start can lead to different states (observed in
-    a few puzzles)."""
+    """Return whether the same actions from the same start led to different states in a sample of
+    puzzles."""
     for index in range(puzzles):
         situation = random_situation(
             env, prompter, tag="", index=index, base_seed=base_seed, from_start=True
@@ -206,8 +207,8 @@ def _response(
         max_actions=prompter.max_actions_per_turn,
         order=prompter.response_format,
     )
-    # The model's own actions are played: a prediction is judged by what they cause, not by what
-    # random play did.
+    # The model's own actions are played: a prediction is judged by their outcome, not by that of
+    # random play.
     taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj, own_turn=True)
     return Response(
         messages=messages,
@@ -219,5 +220,5 @@ def _response(
 
 
 def question_seed(base_seed: int, index: int, step: int) -> int:
-    """The seed of the draws of question `index` at `step` of an open-loop rollout."""
+    """Sampling seed of question `index` at `step` of an open-loop rollout."""
     return stream_seed(base_seed, "world_model/ask", index, step)

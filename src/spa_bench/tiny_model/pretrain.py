@@ -1,9 +1,9 @@
-"""Making the built-in base model: a Qwen2-architecture language model of about a million
+"""Pretraining of the bundled base model: a Qwen2-architecture language model of about a million
 parameters.
 
 It learns the two response formats, to quote a state and to act by random habits (see
-`spa_bench.tiny_model.documents`), and nothing of any environment's dynamics. Seeded; the same seed
-on the same processor type gives the same weights.
+`spa_bench.tiny_model.documents`), but nothing of any environment's dynamics. The same seed on the
+same processor type gives the same weights.
 """
 
 import time
@@ -30,8 +30,8 @@ SCHEDULE = 3000  # length of the learning rate's cosine schedule, in steps
 # Steps that are trained. A base model that follows the schedule to its end fine-tunes worse
 # (experiments/0003).
 STEPS = 1300
-# Frequent words of prompts are tokens. Other words outside the phrases are encoded as bytes, which
-# make prompts longer.
+# Words that are frequent in prompts get a token each. Other words outside the fixed phrases are
+# encoded as bytes, which makes prompts longer.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
@@ -39,8 +39,8 @@ WORDS = (
     "action", "actions", "state", "turn", "goal", "player", "box", "target",
     "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
 )  # fmt: skip
-# Pieces of responses, cut where the format changes between
-# blocks, of message headers, and of states after a move.
+# Pieces of responses, split where the format switches between blocks, and pieces of message headers
+# and of states after a move.
 RESPONSE_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
@@ -113,7 +113,7 @@ def pretrain_tiny(
 
 
 def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
-    """The architecture, with seeded random weights."""
+    """Build the model with seeded random weights."""
     config = Qwen2Config(
         vocab_size=vocabulary,
         hidden_size=128,
@@ -137,7 +137,7 @@ def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
 
 
 def save(model: Qwen2ForCausalLM, tokenizer, folder: Path) -> None:
-    """Weights and tokenizer as a plain Hugging Face folder."""
+    """Save weights and tokenizer as a plain Hugging Face folder."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -167,7 +167,7 @@ def document_batches(
 def tokenize(
     document: str | tuple[Message, ...], template: ChatTemplate
 ) -> tuple[list[int], list[bool]]:
-    """Token ids of a document, and which of them are trained on."""
+    """Tokenize a document: its token ids, and a mask of the tokens that are trained on."""
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
         # No token precedes the first one, so it cannot be predicted.
@@ -188,7 +188,7 @@ def tokenize(
 
 
 def padded(sequences: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded ids int64 [B, T], and the mask of the predictions bool [B, A]."""
+    """Right-pad sequences: ids int64 [B, T], and the mask of trained predictions bool [B, A]."""
     shape = (len(sequences), max(len(ids) for ids, _ in sequences))
     ids = torch.zeros(shape, dtype=torch.int64)
     mask = torch.zeros(shape, dtype=torch.bool)

@@ -1,9 +1,9 @@
-"""The tokenizer of the built-in model: byte-level, so that any text encodes; our prompts' phrases
-are single tokens.
+"""The tokenizer of the bundled model. It is byte-level, so that any text can be encoded, and the
+phrases of our prompts are single tokens.
 
-A prompt of single words is too long for a model of a million parameters. So every fixed phrase of
-the prompts and state sentences is one token, and so is every cell such as ` (1,2)`. Everything
-else becomes known words, and then bytes.
+A prompt split into single words is too long for a model of a million parameters. So every fixed
+phrase of the prompts and state sentences is one token, and so is every cell such as ` (1,2)`.
+Everything else is encoded as known words or, failing that, as bytes.
 """
 
 import re
@@ -19,15 +19,15 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# `(1,2)` or ` (1,2)`: the space belongs to the token, as in sentences.
+# `(1,2)` or ` (1,2)`: the token includes the space, as in sentences.
 _CELL = r" ?\(\d,\d\)"
 # Text that differs from puzzle to puzzle: cells and single digits.
 _VARYING = re.compile(_CELL + r"|\d")
 
 
 def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
-    """The pieces of `texts` between digits, cells and the `varying` strings, in order of first
-    appearance."""
+    """Split `texts` at digits, cells and the `varying` strings; returns the pieces in order of
+    first appearance."""
     # Longest first: an alternation takes the first alternative that matches.
     cut = re.compile(
         "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
@@ -41,8 +41,8 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
 
 
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer that knows these phrases and words; a word is known with and without a
-    space before it."""
+    """Build a byte-level tokenizer that knows these phrases, and these words with and without a
+    leading space."""
     # Longest first: a phrase inside a longer one must come after it in the pattern below.
     phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
     cells = [f" ({row},{column})" for row in range(10) for column in range(10)]

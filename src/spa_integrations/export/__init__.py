@@ -1,2 +1,2 @@
-"""Bridges out: our environments, and the words around them, inside other stacks. Each module
-imports its stack."""
+"""Our environments, with their prompts and parser, exported to other frameworks. Each module
+imports its framework."""

@@ -1,5 +1,5 @@
-"""A game as a chat, for stacks that keep the conversation themselves: the first message, and the message
-after each response."""
+"""A game as a chat, for frameworks that keep the conversation themselves: the first messages, and
+the user message after each response."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,23 +22,22 @@ from spa.types import Message, StopReason, Turn
 
 @dataclass
 class GameChat:
-    """One game at a time, told as an episode of training would be: the same prompts, parser, limits
-    and penalties.
+    """One game at a time, with the prompts, parser, limits and penalties of a training episode.
 
     `begin` returns the first messages; `answer` takes a response and returns the next user message,
-    or None when the episode is over. `turns`, `stop` and `score` then say what happened, and
-    `fault` what broke it.
+    or None when the episode is over. Then `turns`, `stop` and `score` describe the episode, and
+    `fault` is the error of an environment that failed.
     """
 
     env: TextEnv
     prompter: Prompter
     format_penalty: float
     rewards: Sequence[WeightedReward] = ()
-    """The terms of `custom_envs.TAG.reward`; without them, the game's own reward counts."""
+    """Reward terms of `custom_envs.TAG.reward`. If empty, the game's own reward counts."""
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
-        """System and first user message of the puzzle of a seed. Raises ConfigError if it cannot be
-        made, or if it is a picture."""
+        """Start the puzzle of a seed; returns the system message and the first user message. Raises
+        ConfigError if the puzzle cannot be generated or is shown as a picture."""
         self.seed = seed
         self.noise_seed = noise_seed
         self.turns: list[Turn] = []
@@ -47,8 +46,8 @@ class GameChat:
         self.fault = ""
         try:
             with boundary("the puzzle"):
-                # Members of a group share the puzzle. Each member has a noise seed of its own for
-                # random outcomes.
+                # Members of a group share the puzzle. Each member has its own noise seed for random
+                # outcomes.
                 self.env.reset(
                     seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed}
                 )
@@ -66,21 +65,21 @@ class GameChat:
         return messages
 
     def answer(self, response: str) -> str | None:
-        """Execute a response; the next user message, or None if that was the last one. An
+        """Execute a response; returns the next user message, or None if the episode is over. An
         environment that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the
         end.
 
-        Other stacks do not force the prefill on a response: it is put before one that lacks it, and
-        what a response says before it is dropped, as of a model behind an API.
+        Other frameworks do not force the prefill on a response. As for a model behind an API, a
+        missing prefill is prepended, and text before the prefill is dropped.
         """
         if self.stop is not None:
             raise ValueError("the episode is over. Start a new episode.")
         prefill = self.prompter.prefill
-        # Parser and penalties must see what the trainer sees: a response that begins with the
-        # prefill.
+        # Parser and penalties must see the same text as in training: a response that begins with
+        # the prefill.
         after = after_prefill(response, prefill)
         text = prefill + (response if after is None else after)
-        # The limit of actions is for the whole episode, so the actions of earlier turns count.
+        # The action limit is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
         try:
@@ -113,13 +112,14 @@ class GameChat:
 
     @property
     def score(self) -> float:
-        """Rewards and penalties so far."""
+        """Sum of rewards and penalties so far."""
         return sum(self.turn_rewards)
 
     @property
     def turn_rewards(self) -> list[float]:
         """Reward and penalty of each turn. Messages show the game's own reward, as in training."""
-        # A reward function may be slow, or say something else the next time: it is asked once.
+        # A reward function may be slow or return another value the next time, so it is called once
+        # per turn.
         new = self.turns[len(self._scores) :]
         self._scores += [rewarded(turn, self.rewards).score for turn in new]
         return list(self._scores)
@@ -131,8 +131,7 @@ class GameChat:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Target state before each response, and after the last one: predictions are measured
-        against them."""
+        """Target state before each response and after the last one, to compare predictions with."""
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),
@@ -146,18 +145,18 @@ def token_episode(
     seed: int,
     noise_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Play an episode in tokens that are only ever appended to, for trainers that want ids and a
+    """Play an episode on token ids without tokenizing it again, for trainers that need ids and a
     mask.
 
     `generate` continues token ids and returns the sampled ids with their log-probs. Returns
-    `prompt_ids`, `completion_ids`, `logprobs` (0 where the game speaks), `env_mask` (1 on sampled
-    ids), `score`, `success`, `stop` (why it ended), `turn_rewards`, `seed` and `noise_seed`: the
-    columns that a rollout function of TRL returns. Of an episode that its environment broke (`stop`
-    is `error`), nothing is trained on: its mask is 0.
+    `prompt_ids`, `completion_ids`, `logprobs` (0 for tokens of the game), `env_mask` (1 on sampled
+    ids), `score`, `success`, `stop` (why the episode ended), `turn_rewards`, `seed` and
+    `noise_seed`: the columns that a rollout function of TRL returns. If the environment failed
+    (`stop` is `error`), the mask is all 0, so that nothing is trained on.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
     # Token ids are only appended. If the conversation were tokenized again, its ids could differ
-    # from the sampled ids, and the log-probs would belong to other tokens.
+    # from the sampled ids, so that the log-probs would belong to other tokens.
     ids: list[int] = []
     logprobs: list[float] = []
     mask: list[int] = []
@@ -171,14 +170,14 @@ def token_episode(
             break
         answer = template.follow(told, chat.prompter.prefill, response=response)
         ids = ids + answer
-        # The game's tokens have no log-prob of the policy; 0 keeps the columns equally long.
+        # The policy gives no log-prob for the game's tokens; 0 keeps the columns equally long.
         logprobs = logprobs + [0.0] * len(answer)
         mask = mask + [0] * len(answer)
     return {
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
-        # A fault of the environment says nothing about the policy, so nothing is trained on.
+        # An error of the environment says nothing about the policy, so nothing is trained on.
         "env_mask": [0] * len(mask) if chat.stop is StopReason.ERROR else mask,
         "score": chat.score,
         "success": chat.success,
@@ -190,11 +189,11 @@ def token_episode(
 
 
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
-    """The game of a tag of a configuration (its name or file), in `mode` or the configuration's own
-    for PPO.
+    """Make the game of a configuration's environment tag. `config` is a preset or a file; `mode`
+    defaults to the configuration's mode for PPO.
 
-    Raises ConfigError if there is no such tag, if several play it, or if its prompts have no
-    history.
+    Raises ConfigError if there is no such tag, if its game has several players, or if its prompts
+    have no history.
     """
     cfg = load_config(config)
     env = make_game(cfg, tag)
@@ -210,8 +209,8 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
 
 
 def make_game(cfg: Config, tag: str) -> TextEnv:
-    """The environment of a tag. Raises ConfigError if there is no such tag, or if several play it:
-    other stacks have one player, who would move for all of them."""
+    """Make the environment of a tag. Raises ConfigError if there is no such tag, or if its game has
+    several players: other frameworks have one player, who would move for all of them."""
     spec = cfg.environment(tag)
     env = make_env(spec.env_type, spec.env_config)
     if env.players > 1:

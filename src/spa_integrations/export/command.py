@@ -1,4 +1,4 @@
-"""`spa env serve`: an environment behind OpenEnv's server, on this machine."""
+"""`spa env serve`: serve an environment to OpenEnv clients on this machine."""
 
 import argparse
 import sys

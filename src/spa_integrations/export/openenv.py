@@ -1,8 +1,8 @@
-"""Our games behind OpenEnv's server, on this machine: `spa env serve TAG`, and OpenEnv's own
-clients play them.
+"""OpenEnv server for our games: `spa env serve TAG` serves a game on this machine to OpenEnv's own
+clients.
 
-Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`),
-an observation is the state with what may be done.
+Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`);
+an observation is the state with its legal actions.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from spa.envs.limits import checked_step
 from spa_integrations.export.chat import make_game
 
 SESSIONS = 64
-"""Games that may be played at the same time, each by a connection of its own."""
+"""Maximum number of games at the same time; each connection has its own game."""
 
 
 class GameAction(Action):
-    """One action of the game, as its texts name it."""
+    """One action of the game, by its name."""
 
     action: str = Field(
         max_length=10_000, description="an action of the game, for example one of legal_actions"
@@ -29,7 +29,7 @@ class GameAction(Action):
 
 
 class GameObservation(Observation):
-    """Observation of the player. `rules` only after a reset."""
+    """The player's observation. `rules` is filled only after a reset."""
 
     state: str = Field(description="the state, rendered as a string")
     legal_actions: list[str] = Field(
@@ -49,7 +49,7 @@ class GameState(State):
 
 
 class GameServer(Environment[GameAction, GameObservation, GameState]):
-    """One game of `env_type`; the server makes one for each connection."""
+    """Server for one game. The OpenEnv server makes one for each connection."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -66,7 +66,8 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         noise_seed: int | None = None,
         **kwargs: Any,
     ) -> GameObservation:
-        """The puzzle of a seed, or of a random one; `noise_seed` fixes the chance in it."""
+        """Start the puzzle of a seed, or of a random one; `noise_seed` fixes its random
+        outcomes."""
         self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
         self.now = GameState(episode_id=episode_id, step_count=0, seed=seed)
         self.over = False
@@ -75,8 +76,8 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
     def step(
         self, action: GameAction, timeout_s: float | None = None, **kwargs: Any
     ) -> GameObservation:
-        """Take an action; one that the game does not know changes nothing. Raises ValueError before
-        the first reset and after the end."""
+        """Take an action; an unknown action changes nothing. Raises ValueError before the first
+        reset and after the end."""
         if self.over:
             raise ValueError("the episode is over or has not started. Call `reset` first.")
         known = self.env.to_action(action.action)
@@ -84,7 +85,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         info = {"action_is_valid": False, "success": False}
         if known is not None:
             reward, self.over, info = checked_step(self.env.step(known))
-        # A text that is not an action still counts as a step, since the client requested a step.
+        # A text that is not an action still counts as a step, since the client requested one.
         self.now.step_count += 1
         self.now.score += reward
         return self._seen(
@@ -108,11 +109,11 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 
 
 def application(tag: str, config: str = "base") -> Any:
-    """The ASGI application that serves the game of a tag of a configuration. Raises ConfigError."""
+    """Build the ASGI application that serves the game of an environment tag. Raises ConfigError."""
     cfg = load_config(config)
     make_game(cfg, tag)  # report its errors now, not to the first client
     return create_fastapi_app(
-        # Each connection has its own game: two clients must not play in the same one.
+        # Each connection has its own game, because two clients must not play the same one.
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),
         GameAction,
         GameObservation,

@@ -1,9 +1,9 @@
-"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a game that
-answers, a plain chat.
+"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a user that
+plays the game, and a plain chat harness.
 
 Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package
-`spa_verifiers` exports them under the name by which verifiers looks for them: `vf-eval
-spa-verifiers --env.taskset.tag FrozenLake`.
+`spa_verifiers` exports them under the name that verifiers looks for: `vf-eval spa-verifiers
+--env.taskset.tag FrozenLake`.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from spa_integrations.export.chat import GameChat, make_chat
 
 
 class SpaConfig(vf.TasksetConfig):
-    """Puzzles to play: `tag` of `config` (a preset or a YAML file), seeds `first_seed` to
-    `first_seed + puzzles - 1`."""
+    """Configuration of the taskset: environment `tag` of `config` (a preset or a YAML file), seeds
+    `first_seed` to `first_seed + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"
@@ -31,7 +31,7 @@ class SpaConfig(vf.TasksetConfig):
 
 
 class SpaData(vf.TaskData):
-    """Data of a puzzle: it yields the same puzzle wherever the task is played."""
+    """Data from which any process can make the same puzzle again."""
 
     tag: str
     config: str
@@ -44,7 +44,7 @@ class SpaTask(vf.Task[SpaData, vf.State, vf.TaskConfig]):
 
 
 class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
-    """One task for each seed; its prompts are the first messages of the episode."""
+    """One task for each seed. Its prompts are the first messages of the episode."""
 
     def load(self) -> Iterator[SpaTask]:
         """The tasks in the order of their seeds."""
@@ -67,12 +67,12 @@ class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
-    """No settings of its own."""
+    """Configuration of `ChatHarness`, which adds no settings."""
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
-    """A request for each turn, from this process: a game needs no tools, no sandbox and no program
-    to install."""
+    """Harness that sends one request per turn from this process: a game needs no tools, no sandbox
+    and no program to install."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -105,7 +105,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
 
 
 class SpaEnvConfig(vf.EnvConfig):
-    """One player, in this process."""
+    """Agents of the environment: one player, which runs in this process."""
 
     player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
@@ -118,14 +118,14 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
     diagnose` reads."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play one puzzle. Raises EnvFault if its environment breaks: the trace is then an error
-        and has no reward."""
+        """Play one puzzle. Raises EnvFault if its environment fails: then the trace records an
+        error and has no reward."""
         data: SpaData = task.data  # type: ignore[assignment]
-        # Making a game reads configuration files. In a thread this does not block the other
+        # Making a game reads configuration files. A thread keeps this from blocking the other
         # rollouts.
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:
-            # The trace's id is new for every rollout, so rollouts of one puzzle have different
+            # The trace's id is new for every rollout, so rollouts of the same puzzle have different
             # random outcomes.
             chat.begin(data.seed, stream_seed(data.seed, "verifiers/noise", interaction.trace.id))
             segment = await interaction.turn()
@@ -134,8 +134,8 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
-            # Raised instead of recorded, so that the score
-            # until the fault does not become a reward.
+            # Raised instead of recorded, so that the score before the error does not become a
+            # reward.
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)
@@ -154,7 +154,7 @@ def whole_response(segment: vf.Segment) -> str:
 
 
 def record(chat: GameChat, trace: vf.Trace) -> None:
-    """Record the game's results on the trace of its player."""
+    """Record the game's results on the player's trace."""
     trace.record_reward("score", chat.score)
     trace.record_metric("success", float(chat.success))
     trace.info["spa"] = {

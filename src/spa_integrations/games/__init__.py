@@ -18,8 +18,8 @@ from spa_integrations.games.randomness import OwnRandomness
 
 
 def load_package(bridge: str, module: str | None = None) -> Any:
-    """The library behind a bridge, or one of its modules; raises ConfigError that names the extra
-    to install."""
+    """Import a game library or one of its modules. Raises ConfigError that names the extra to
+    install."""
     example: Library = load_plugin("libraries", bridge)
     try:
         # Some libraries sample random numbers or configure the root logger when they are imported.
@@ -39,7 +39,7 @@ def _own_logging() -> Iterator[None]:
     try:
         yield
     finally:
-        # Restore level and handlers: after a library's basicConfig, every line of the run would be
-        # logged twice.
+        # Restore level and handlers: after a library's basicConfig, every log line of the run would
+        # appear twice.
         root.setLevel(before[0])
         root.handlers[:] = before[1]

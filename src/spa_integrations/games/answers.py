@@ -1,5 +1,5 @@
-"""Answers of a model before a library sees them: some scorers run text as Python, and must only get
-plain formulas."""
+"""Checks of a model's answers before a library scores them: some scorers execute text as Python, so
+they must get plain formulas only."""
 
 import ast
 import inspect
@@ -7,8 +7,7 @@ import re
 import sys
 from functools import lru_cache
 
-# All other names in a formula must be single letters,
-# so that no builtin of Python can be called.
+# All other names in a formula must be single letters, so that it cannot call any Python builtin.
 FUNCTIONS = {
     "sqrt",
     "exp",
@@ -26,15 +25,15 @@ FUNCTIONS = {
     "pi",
 }
 FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
-"""Names that a formula may hold besides single letters."""
+"""Names that are allowed in a formula besides single letters."""
 
 
 @lru_cache
 def evaluates(data: type) -> bool:
-    """Return whether the module of a data set runs text as Python (`eval`, SymPy's
+    """Return whether the module of a data set executes text as Python (`eval`, SymPy's
     `parse_expr`)."""
-    # The source of the scorer's module decides: a data set that only compares strings can take any
-    # answer.
+    # Decided by the source of the scorer's module: a data set that only compares strings may get
+    # any answer.
     source = inspect.getsource(sys.modules[data.__module__])
     return re.search(r"\beval\(", source) is not None or (
         "parse_expr" in source and "sympy" in source
@@ -42,17 +41,16 @@ def evaluates(data: type) -> bool:
 
 
 def is_harmless(answer: str) -> bool:
-    """Return whether an answer is a Python literal, or a formula of numbers, single letters and
+    """Return whether an answer is a Python literal or a formula of numbers, single letters and
     known functions."""
     try:
-        # A literal executes nothing. Other text must pass the checks of a formula below.
+        # A literal executes nothing. Any other text must pass the checks for formulas below.
         ast.literal_eval(answer)
         return True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         # Names of two or more characters must be known; `2x` is a number and the letter x.
         words = re.findall(r"[^\W\d]\w*", answer)
-        # `.` before a letter is attribute access, and `_` occurs in dunder names. A formula needs
-        # neither.
+        # A formula needs neither `.` before a letter (attribute access) nor `_` (dunder names).
         plain = re.fullmatch(r"[\w\s+\-*/^().,=]*", answer) and not re.search(
             r"\.\s*[^\W\d]|_", answer
         )

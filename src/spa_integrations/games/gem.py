@@ -1,5 +1,5 @@
-"""GEM's language games: `gem:game:Sokoban-v0-easy`. Games with a board are that board, others all
-that was said. Source: https://github.com/axon-rl/gem ."""
+"""GEM's language games: `gem:game:Sokoban-v0-easy`. The state is the board, or the whole transcript
+for games without a board. Source: https://github.com/axon-rl/gem ."""
 
 import copy
 import re
@@ -23,7 +23,8 @@ _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?
 
 
 class Gem(TextEnv):
-    """A game of GEM; further options go to `gem.make`. Actions are written without the `\\boxed{}` that GEM reads."""
+    """A game of GEM; further options are passed to `gem.make`. Actions are written without the
+    `\\boxed{}` that GEM expects."""
 
     # `TextEnv.clone` copies these attributes. The others are never changed in place, so copies
     # share them.
@@ -32,11 +33,11 @@ class Gem(TextEnv):
     def __init__(self, task: str, **options: Any) -> None:
         library = load_package("gem")
         require_task("gem", task, self.tasks())
-        # The Tower of Hanoi has a single opening.
+        # The Tower of Hanoi has a single start state.
         self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
             # GEM's games sample from the global generators, so the constructor runs with the game's
-            # own.
+            # own generators.
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
@@ -48,8 +49,8 @@ class Gem(TextEnv):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The games; GEM's questions come from the network, or are Reasoning Gym's, which has a
-        bridge of its own."""
+        """Names of GEM's games. Its question data sets are left out: they are downloaded, or belong
+        to Reasoning Gym, which has its own bridge."""
         load_package("gem", "gem.envs")
         return [
             name
@@ -60,24 +61,24 @@ class Gem(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """GEM's reset; chance inside the game comes from the noise seed."""
+        """Reset the game to a seed. Random outcomes in the game come from the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:
             self.prompt, info = self.game.reset(seed=stream_seed(puzzle, "gem/puzzle") % 2**31)
-        # A stream of its own, so that one puzzle can be played with different random outcomes.
+        # A separate stream, so that a puzzle can be played with different random outcomes.
         self.renew_noise(noise)
         self.over, self.said, self.board = False, [], _board(info)
-        # All that the game holds, so that puzzles with the same prompt have different hashes.
+        # The whole state of the game, so that puzzles with the same prompt have different hashes.
         self.puzzle = f"{self.task}\n{self.prompt}\n{content(self.game)}"
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Draw chance from another stream from now on."""
+        """From now on, sample random outcomes from the stream of `noise_seed`."""
         self.own = OwnRandomness(stream_seed(noise_seed, "gem/noise"))
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A move; one that GEM cannot read, or one after the end, changes nothing."""
+        """Take a move; a move that GEM cannot read, or one after the end, changes nothing."""
         move = self.to_action(action) if isinstance(action, str) and not self.over else None
         tried = None if move is None else self._tried(str(move))
         before = self.state_text("grid")
@@ -97,10 +98,10 @@ class Gem(TextEnv):
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
-        """The game, its chance and what it answered after a move, all on copies; None if it could
-        not be read."""
-        # GEM ends the game at a move that it cannot read. Such a move is tried on a copy, so the
-        # game itself can continue.
+        """Take a move on copies; returns the game, its random generators and GEM's answer, or None
+        if GEM cannot read the move."""
+        # GEM ends the game at a move that it cannot read. A move is tried on a copy first, so that
+        # the game itself can continue.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:
@@ -108,25 +109,26 @@ class Gem(TextEnv):
                 answer = game.step(f"\\boxed{{{move}}}")
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
-        # At a move that it cannot read, GEM ends the game and pays exactly this reward.
+        # For a move that it cannot read, GEM ends the game and pays exactly this reward.
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
-        """The board, and how the game has ended; without a board, all that was said. The same for
-        every mode."""
+        """The board and the outcome, or the whole transcript for games without a board. The same
+        for every mode."""
         end = self.said[-1:] if self.over else []
         lines = [self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]
         return clean("\n".join(lines))
 
     def to_action(self, text: str) -> Action | None:
-        """The move, `\\boxed{}` left out; None if it is empty or longer than 1,000 characters."""
+        """The move without `\\boxed{}`; None if it is empty or longer than 1,000 characters."""
         text = (_BOXED.search(text) or [text, text])[1].strip() if len(text) <= ANSWER_LIMIT else ""
         # Braces and backslashes would close or nest the \boxed{} around the move.
         return text if text and text.isprintable() and not set(text) & set("{}\\") else None
 
     def random_action(self, rng: Any) -> str:
-        """A move that GEM draws, or one like its prompt's examples, that the game can read."""
-        # After the end any move will do, because it is not played.
+        """Sample a move that the game can read, from GEM or in the form of the prompt's
+        examples."""
+        # After the end, any move is fine, because it is not played.
         sampled = (self._sample(rng) for _ in range(TRIES))
         return next((move for move in sampled if self.over or self._tried(move)), self._sample(rng))
 
@@ -146,14 +148,14 @@ class Gem(TextEnv):
         return tuple(dict.fromkeys(shown))[:2] or ("1",)
 
     def instruction(self, mode: StateText) -> str:
-        """GEM's own prompt, and how moves are written here."""
+        """GEM's own prompt, and the form in which moves are written here."""
         return f"{clean(self.prompt)}\nHere actions are written without \\boxed{{}}."
 
     def puzzle_text(self) -> str:
-        """The prompt, and all that the game holds at the start."""
+        """The prompt, and the whole state of the game at the start."""
         return self.puzzle
 
 
 def _board(info: dict[str, Any]) -> str:
-    """The board in GEM's suffix; empty if there is none."""
+    """The board in GEM's suffix; empty if the suffix has none."""
     return _ASKS.sub("", str(info.get("suffix") or "")).strip("\n")

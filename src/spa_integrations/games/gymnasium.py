@@ -44,7 +44,7 @@ class GymnasiumGame(TextEnv):
         self.success_is = require_choice(f"gymnasium:{task}", "success", success, ("reward", "end"))
         try:
             self.game: Any = gymnasium.make(task, disable_env_checker=True, **options)
-            # Created twice: only a created environment states whether it can render text.
+            # Created twice: only an existing environment tells whether it can render text.
             if "ansi" in self.game.metadata.get("render_modes", ()):
                 self.game = gymnasium.make(
                     task, disable_env_checker=True, **{"render_mode": "ansi", **options}
@@ -76,39 +76,43 @@ class GymnasiumGame(TextEnv):
             raise ConfigError(
                 f"{own} has {len(self.names)} names for the action space {actions}. Give one name per action."
             )
-        # Text observations may come from an endless generator of puzzles. Observations of few
-        # numbers mean that start states repeat.
+        # Text observations may come from an unlimited generator of puzzles. Observations of few
+        # numbers imply that start states repeat.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The ids that Gymnasium knows, this package's own left out."""
+        """The ids that Gymnasium knows, without those of this package."""
         return [name for name in gymnasium.registry if not name.startswith("spa/")]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Gymnasium's reset; chance inside the episode comes from the noise seed."""
+        """Reset the environment to a seed. Random outcomes in the episode come from the noise
+        seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gymnasium/puzzle"))
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.grid = self._render_grid()
-        # After the reset: the board comes from the puzzle seed, later outcomes from the noise seed.
+        # After the reset, because the board depends on the puzzle seed, and later outcomes on the
+        # noise seed.
         self.renew_noise(noise)
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Draw chance from other streams from now on, the global generators included."""
+        """From now on, sample random outcomes from the streams of `noise_seed`, also those of the
+        global generators."""
         self.own = OwnRandomness(stream_seed(noise_seed, "gymnasium/global"))
         self.game.unwrapped.np_random = stream(noise_seed, "gymnasium/noise")
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Gymnasium's step; an unknown action, or one after the end, changes nothing."""
+        """Take an action; an unknown action, or one after the end, changes nothing."""
         index = None if self.over else action_index(action, self.names)
-        # Drawing and values are compared together, because either may change without the other.
+        # The rendering and the values are compared together, because either may change without the
+        # other.
         before = self.state_text("grid_and_coords")
         reward = 0.0
         ended = self.over
@@ -116,7 +120,7 @@ class GymnasiumGame(TextEnv):
         won = False
         if index is not None:
             with self.own:
-                # Discrete spaces may start at another number than 0.
+                # Discrete spaces may start at a number other than 0.
                 number = index + int(self.game.action_space.start)
                 self.seen, reward, ended, cut, self.info = self.game.step(number)
                 self.grid = self._render_grid()
@@ -140,7 +144,7 @@ class GymnasiumGame(TextEnv):
         return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))
 
     def state_text(self, mode: StateText) -> str:
-        """The drawing, the observed values, or both."""
+        """The rendering, the observed values, or both."""
         values = self.seen if isinstance(self.seen, str) else content(self.seen)
         values = clean(values) if isinstance(self.values, spaces.Text) else f"Observation: {values}"
         if not self.grid or mode == "coords":
@@ -148,11 +152,11 @@ class GymnasiumGame(TextEnv):
         return clean(self.grid) if mode == "grid" else f"{clean(self.grid)}\n{values}"
 
     def action_names(self) -> tuple[str, ...]:
-        """The labels."""
+        """The names of all actions."""
         return self.names
 
     def legal_actions(self) -> tuple[str, ...]:
-        """Those that `info["action_mask"]` allows, where the environment has one."""
+        """The actions that `info["action_mask"]` allows, if the environment has a mask."""
         mask = None if self.over else self.info.get("action_mask")
         return (
             self.names
@@ -161,17 +165,17 @@ class GymnasiumGame(TextEnv):
         )
 
     def instruction(self, mode: StateText) -> str:
-        """Introduction of the environment's own documentation, before its tables."""
+        """Introduction of the environment's own documentation, up to its tables."""
         return rules(self.game.unwrapped, has_grid=bool(self.grid))
 
     def puzzle_text(self) -> str:
-        """The id and the first state; what the environment hides is not known."""
+        """The id and the first state. Hidden state is not included, because it is not known."""
         return f"{self.task}\n{self.start}"
 
 
 def import_task(task: str) -> str:
-    """The id in `task`, which may name a module that registers it: `my_games:Maze-v0`. Raises
-    ConfigError if the module cannot be imported."""
+    """Id of the environment in `task`, which may name a module that registers it:
+    `my_games:Maze-v0`. Raises ConfigError if the module cannot be imported."""
     module, _, name = task.rpartition(":")
     if module:
         find_modules_beside_user()

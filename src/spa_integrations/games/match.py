@@ -1,5 +1,5 @@
-"""A match of TextArena as its bridge needs it: own randomness, moves that are tried first, an
-opponent at random."""
+"""A match of TextArena for its bridge: own random generators, moves that are tried on a copy first,
+and an opponent that moves at random."""
 
 import copy
 import re
@@ -11,13 +11,15 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import content, similar
 
 TRIES = 20
-"""Moves that are sampled before a random player gives up finding a valid one."""
+"""Moves that a random player samples before it gives up finding a valid one."""
 LARGE = 500
-"""Entries of a container that is a word list, and shared by copies of a game instead of copied."""
+"""A container with at least this many entries is taken to be a word list, and shared between copies
+of a game."""
 
 
 class Match:
-    """A game without its wrappers. The agent is player 0; `over` also if an opponent finds no move."""
+    """A game without its wrappers. The agent is player 0. `over` is True also if an opponent finds
+    no valid move."""
 
     def __init__(
         self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int
@@ -26,8 +28,7 @@ class Match:
         self.over = False
         with self.own:
             self.game = library.make(task, **options)
-            # Wrappers rewrite observations into one text, but the separate messages are needed
-            # here.
+            # Wrappers merge observations into one text, but the separate messages are needed here.
             while isinstance(self.game, library.Wrapper):
                 self.game = self.game.env
             self.game.reset(num_players=players, seed=seed % 2**31)
@@ -36,19 +37,19 @@ class Match:
         self.prompt, self.chance = self.told("PROMPT"), stream(seed, "textarena/opponent")
 
     def puzzle(self) -> str:
-        """The prompt, and the game's record of its state with all that is hidden."""
+        """The prompt and the full state of the game, hidden parts included."""
         return f"{self.prompt}\n{content(self.game.state.game_state)}"
 
     def renew_noise(self, noise: int) -> None:
-        """Chance and the opponent's moves from other streams."""
+        """From now on, sample random outcomes and the opponent's moves from other streams."""
         self.own, self.chance = (
             OwnRandomness(stream_seed(noise, "textarena/noise")),
             stream(noise, "textarena/opponent"),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
-        # Large collections are taken to be word lists that never change, so copies
-        # share them: deepcopy returns objects that `memo` names without copying them.
+        # Large collections are taken to be word lists that never change, so copies share them:
+        # deepcopy does not copy an object that is in `memo`.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value
@@ -59,22 +60,23 @@ class Match:
         return twin
 
     def told(self, *kinds: str, since: int = 0) -> str:
-        """Messages of these kinds to player 0, from index `since` on."""
+        """Messages to player 0 of these kinds, starting at index `since`."""
         messages = self.game.state.observations[0][since:]
         return "\n".join(str(text) for _, text, kind in messages if kind_name(kind) in kinds)
 
     def tried(self, move: str) -> "Match | None":
-        """A copy in which whose turn it is has made a move; None if it is not valid."""
+        """Make a move of the current player on a copy and return it; None if the move is not
+        valid."""
         trial = copy.deepcopy(self)
         state = trial.game.state
-        # A move changes the current player, so the mover is stored before it.
+        # A move changes the current player, so the mover is stored first.
         mover = trial.game.state.current_player_id
         try:
             with trial.own:
                 trial.game.step(move)
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
-        # After an invalid move TextArena either counts an error or ends the game with a note about
+        # After an invalid move, TextArena either counts an error or ends the game with a note about
         # the mover.
         if state.error_count or state.game_info[mover].get("invalid_move"):
             return None
@@ -82,7 +84,8 @@ class Match:
         return trial
 
     def attempt(self, move: str) -> bool:
-        """Make a move for whose turn it is if it is valid; else the match stays as it was."""
+        """Make a move of the current player; an invalid move leaves the match unchanged. Returns
+        whether it was valid."""
         trial = self.tried(move)
         if trial is None:
             return False
@@ -92,7 +95,7 @@ class Match:
         return True
 
     def let_opponent_move(self) -> None:
-        """Random valid moves until it is the agent's turn."""
+        """Make random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
             # If none of TRIES moves is valid, the match ends, because the loop might never end
             # otherwise.
@@ -102,7 +105,7 @@ class Match:
             )
 
     def listed(self) -> list[str]:
-        """The moves that the game lists for whose turn it is, where its last board does so."""
+        """Legal moves of the current player, if the game's last board lists them."""
         # Newest message first: lists in earlier messages are out of date.
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
             # Some boards list the moves, such as `Available Moves: [0], [4]`; each bracket is one
@@ -114,7 +117,7 @@ class Match:
         return []
 
     def candidate(self, rng: Any) -> str:
-        """A listed move, else one in the form of the prompt's examples with other numbers and
+        """Sample a listed move, or one in the form of the prompt's examples with other numbers and
         letters."""
         moves = self.listed()
         if moves:
@@ -122,10 +125,11 @@ class Match:
         return similar(self.examples(), rng)
 
     def examples(self) -> list[str]:
-        """Texts in square brackets of the prompt: how moves are written."""
+        """Texts in square brackets of the prompt, which show how moves are written."""
         return list(dict.fromkeys(re.findall(r"\[[^\[\]\n|]{1,40}\]", self.prompt))) or ["[1]"]
 
 
 def kind_name(kind: Any) -> str:
-    """The name of a message's kind; some games give a text of their own in place of TextArena's."""
+    """Name of a message's kind; some games use a plain string instead of TextArena's
+    enumeration."""
     return getattr(kind, "name", "GAME_MESSAGE")

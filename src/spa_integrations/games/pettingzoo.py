@@ -29,8 +29,8 @@ LABELS = {
 
 
 class PettingZooGame(TextEnv):
-    """A classic game of two, X and O; further options go to PettingZoo. Illegal moves are never
-    given to it."""
+    """A classic game of two players, X and O; further options are passed to PettingZoo. Illegal
+    moves never reach the game."""
 
     players = 2
     finite_puzzles = True  # each game has a single opening
@@ -57,7 +57,7 @@ class PettingZooGame(TextEnv):
             )
         count = int(self.game.action_space(self.game.possible_agents[0]).n)
         numbered = tuple(f"Action {number}" for number in range(count))
-        # `connect_four_v3` -> `connect_four`: all versions of a game have the same labels.
+        # `connect_four_v3` -> `connect_four`: all versions of a game have the same action names.
         self.task, self.names = task, LABELS.get(task.rpartition("_v")[0], numbered)
         self.observation_space, self.action_space = text_space(), label_space(count)
 
@@ -72,7 +72,7 @@ class PettingZooGame(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """PettingZoo's reset."""
+        """Reset the game to a seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(noise, "pettingzoo/global"))
         with self.own:
@@ -82,11 +82,12 @@ class PettingZooGame(TextEnv):
         return self.state_text("grid"), {}
 
     def current_player(self) -> int:
-        """In PettingZoo's order of agents."""
+        """Index of the player to move, in PettingZoo's order of agents."""
         return self.game.possible_agents.index(self.game.agent_selection)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A move of whose turn it is; one that the mask does not allow changes nothing."""
+        """Make a move of the current player; a move that the mask does not allow changes
+        nothing."""
         index = action_index(action, self.names)
         mover = self.current_player()
         # Illegal moves never reach the game, which does not handle them without its wrappers.
@@ -101,23 +102,24 @@ class PettingZooGame(TextEnv):
             self.ending = f"{winners[0]} has won." if winners else "A draw." if self.over else ""
         successes = [self.over and reward > 0 for reward in rewards]
         info = {"action_is_valid": valid, "action_is_effective": valid, "success": successes[mover]}
-        # The returned reward is that of the mover. `rewards` also has the other player's.
+        # The returned reward is the mover's. `rewards` also has the other player's.
         info |= {"rewards": rewards, "successes": successes}
         return self.state_text("grid"), rewards[mover], self.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The board, and who is to move or has won. Both players see the same, in every mode."""
+        """The board, and the player who is to move or has won. Both players see the same, in every
+        mode."""
         # [rows, columns, 2]: one plane for each player's pieces, as the first agent sees them.
         board = self.game.observe(self.game.possible_agents[0])["observation"]
         rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]
         return "\n".join([*rows, self.ending or f"{MARKS[self.current_player()]} is to move."])
 
     def action_names(self) -> tuple[str, ...]:
-        """The labels."""
+        """The names of all actions."""
         return self.names
 
     def legal_actions(self) -> tuple[str, ...]:
-        """Those that the action mask allows."""
+        """The actions that the action mask allows."""
         mask = (
             [0] * len(self.names)
             if self.over
@@ -126,10 +128,10 @@ class PettingZooGame(TextEnv):
         return tuple(name for name, free in zip(self.names, mask, strict=True) if free)
 
     def instruction(self, mode: StateText) -> str:
-        """The game by its name, and the marks."""
+        """The game by its name, and the mark of each player."""
         name = self.task.rpartition("_v")[0].replace("_", " ")
         return f"You play {name} against another player. X begins, then O; a free place is a dot."
 
     def puzzle_text(self) -> str:
-        """The game: it has one opening."""
+        """Name of the game, which has a single start state."""
         return self.task

@@ -1,5 +1,5 @@
-"""Libraries that draw from global generators: each game gets its own, and everybody else's are left
-as they were."""
+"""Isolation of libraries that sample from global generators: each game gets its own generators, and
+the rest of the process is not affected."""
 
 import random
 import threading

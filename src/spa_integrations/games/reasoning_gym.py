@@ -44,11 +44,11 @@ class ReasoningGym(QuestionGame):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The data sets that the library has registered."""
+        """Data sets that the library has registered."""
         return list(load_package("reasoning_gym", "reasoning_gym.factory").DATASETS)
 
     def question(self, seed: int) -> None:
-        """Draw the question of a seed: a data set of one, made with that seed."""
+        """Reset to the question of a seed: a data set of one entry, made with that seed."""
         self.own = OwnRandomness(stream_seed(seed, "reasoning_gym/global"))
         with self.own:
             # The data set has one entry, so its seed is the seed of the question.
@@ -58,7 +58,7 @@ class ReasoningGym(QuestionGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the question of the seed; there is no chance in the episode."""
+        """Reset to the question of the seed; the episode has no random outcomes."""
         self.question(reset_seeds(self, seed, options)[0])
         self._begin()
         return self.state_text("grid"), {}
@@ -72,9 +72,9 @@ class ReasoningGym(QuestionGame):
         return score >= 1.0, score
 
     def score(self, answer: str) -> float:
-        """The library's score; 0 where it cannot read the answer, or would evaluate text that is no
-        plain formula."""
-        # The library's own answers may be more than plain formulas, such as integrals.
+        """Score an answer with the library; 0 if the library cannot read it, or if it would execute
+        text that is not a plain formula."""
+        # The library's own answers may go beyond plain formulas, such as integrals.
         own = (self.entry["answer"], *self.entry.get("metadata", {}).get("valid_answers", ()))
         known = answer.strip() in (str(text).strip() for text in own)
         if evaluates(type(self.data)) and not known and not is_harmless(answer):
@@ -86,24 +86,24 @@ class ReasoningGym(QuestionGame):
             return 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """Instruction of the task."""
+        """Instruction for the task."""
         return "Answer the question with the result alone, in the form that it asks for."
 
     def example_actions(self) -> tuple[str, ...]:
-        """The library's answer, a number where it has none."""
+        """An example: the library's answer, or a number if it has none."""
         return self.expert_actions(1) or ("42",)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The library's own answer, if it can be written as an action and its scorer gives it 1."""
+        """The library's own answer, if it can be written as an action and gets a score of 1."""
         answer = str(self.entry["answer"]).strip()
         # `||` separates actions, so an answer that contains it cannot be written.
         fits = self.to_action(answer) is not None and "||" not in answer and not self._over
         return (answer,)[:limit] if fits and self.score(answer) >= 1.0 else ()
 
     def optimal_steps(self) -> int | None:
-        """One answer, where the library's own is right."""
+        """Number of answers needed: 1 if the library's own answer is right."""
         return 1 if self.expert_actions(1) else None
 
     def puzzle_text(self) -> str:
-        """Question and answer, and what the scorer goes by."""
+        """Question, answer and metadata that the scorer uses."""
         return content({"task": self.task, **self.entry})

@@ -1,5 +1,4 @@
-"""TextWorld's games, and their facts as text: all of them, or what the player sees from its
-room."""
+"""Facts of TextWorld's games as text: all of them, or those that the player sees from its room."""
 
 import tempfile
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ SIDES = ("north", "south", "east", "west")
 
 
 def fact_lines(facts: Iterable[Any]) -> list[str]:
-    """Every fact as `name(argument, …)`, sorted. P is the player, I what it carries."""
+    """Every fact as `name(argument, …)`, sorted. P is the player, I its inventory."""
     return sorted(
         f"{fact.name}({', '.join(argument.name for argument in fact.arguments)})" for fact in facts
     )
@@ -37,7 +36,7 @@ def in_sight(facts: Iterable[Any]) -> str:
         inside = sorted(
             item for name, item, *holder in known if name in ("in", "on") and holder == [thing]
         )
-        # The player cannot see what a closed container holds.
+        # The player cannot see into a closed container.
         closed = {"closed", "locked"} & set(conditions.get(thing, ()))
         state = f" ({', '.join(conditions[thing])})" if thing in conditions else ""
         return (
@@ -61,9 +60,9 @@ def in_sight(facts: Iterable[Any]) -> str:
 
 
 def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]:
-    """Each exit, with its door. `north_of(a, b)`: a lies north of b."""
+    """List each exit with its door. `north_of(a, b)`: a lies north of b."""
     exits = []
-    # The sides have a fixed order, because the facts have none.
+    # The directions have a fixed order, because facts have none.
     for side in SIDES:
         for name, *rooms in known:
             if name == f"{side}_of" and rooms[1] == here:
@@ -75,8 +74,8 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
-    """A loaded game, made once: its members and later visits start from shallow copies, which
-    `reset` fills again."""
+    """Load a generated game once and cache it. Members of a group and later visits use shallow
+    copies, which `reset` fills again."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed

@@ -1,4 +1,5 @@
-"""Text form of Gymnasium environments: coloured grids, small values, rules, names of actions."""
+"""Text form of Gymnasium environments: coloured grids, small arrays, rules, and names of
+actions."""
 
 import inspect
 import re
@@ -16,16 +17,16 @@ NAMES = {
     "FrozenLake8x8": ("Left", "Down", "Right", "Up"),
     "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"),
 }
-"""Names of actions in Gymnasium's documentation; the environments themselves only number them."""
+"""Action names from Gymnasium's documentation; the environments themselves only number actions."""
 MARKS = {4: "[{}]", 34: "({})", 35: "{{{}}}"}
-"""Markers of colours: a background (41 to 47), blue, magenta; any other in asterisks."""
+"""Marks for colours: a background (41 to 47), blue, magenta; asterisks for any other."""
 MARKED = "Marked cells: [x] by the background, (x) blue, {x} magenta, *x* otherwise."
 MOST_NUMBERS = 200
-"""Numbers of the largest array that is written out."""
+"""Size of the largest array that is written out."""
 
 
 def uncoloured(grid: str) -> str:
-    """A terminal drawing with its colours as marks."""
+    """Convert the colours of a terminal rendering into marks."""
     # ANSI colours: `ESC [ 41 m x ESC [ 0 m`. A colour carries meaning (the player's cell), so it
     # becomes a mark instead of being dropped. Colours may nest; then each adds its mark.
     coloured = r"((?:\x1b\[[\d;]*[1-9][\d;]*m)+)([^\x1b]*)(?:\x1b\[0?m)+"
@@ -41,8 +42,7 @@ def _marks(match: re.Match[str]) -> str:
 
 
 def _mark(colour: str, text: str) -> str:
-    # Backgrounds (41 to 47) all become 4. So in sorted order a background comes before the colours
-    # of letters.
+    # Backgrounds (41 to 47) all become 4, so that a background sorts before the foreground colours.
     codes = [
         int(code) // 10 if 40 < int(code) < 48 else int(code) for code in colour.split(";") if code
     ]
@@ -50,7 +50,7 @@ def _mark(colour: str, text: str) -> str:
 
 
 def is_small(space: Any) -> bool:
-    """Return whether a space's values are text, or few whole numbers."""
+    """Return whether a space's values are text or a few integers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
     # Pixels are integers too, but there are far more than a text can show.
@@ -66,7 +66,7 @@ def is_small(space: Any) -> bool:
 
 
 def rules(env: Any, *, has_grid: bool) -> str:
-    """Introduction of the environment's own documentation, before its tables, at most 1,500
+    """Introduction of the environment's own documentation, up to its tables, at most 1,500
     characters."""
     # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(

