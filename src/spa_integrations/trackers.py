@@ -1,7 +1,7 @@
 """Trackers of other packages, which `pyproject.toml` registers in the group `spa.trackers`.
 
-The package of a tracker is imported when it is asked for. `spa.run.trackers` turns a tracker off
-after its first error.
+A tracker's package is imported only when that tracker is used. `spa.run.trackers` turns a tracker
+off after its first error.
 """
 
 import hashlib

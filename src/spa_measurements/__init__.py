@@ -1,4 +1,4 @@
-"""Measurements of `spa eval` besides success on puzzles: how accurate a world model is, and the
+"""Measurements of `spa eval` besides success on puzzles: the accuracy of a world model, and the
 perplexity of states.
 
 `pyproject.toml` registers their commands in the group `spa.measurements`.

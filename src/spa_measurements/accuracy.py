@@ -15,11 +15,11 @@ from spa_measurements.entities import Agreement, entity_scores, named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One question to the model: the state it was shown, what it said, and what its own answer led
-    to.
+    """One question to the model: the state it was shown, its response, and the state that its
+    answer led to.
 
-    `observation` and `prediction` are None if the response is not well formed. `ceiling`: the
-    probability of the likeliest next state under the same answer; 1 without chance.
+    `observation` and `prediction` are None if the response is malformed. `ceiling` is the
+    probability of the most likely next state under the same answer; 1 in a deterministic game.
     """
 
     tag: str
@@ -39,13 +39,13 @@ class Asked:
 def prediction_report(
     asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Any]:
-    """All accuracies of one environment tag, JSON-ready.
+    """Compute all accuracies of one environment tag, JSON-ready.
 
     A malformed response is wrong. Every puzzle has the same weight in `observation_exact` and
-    `prediction_exact`, with bootstraps over puzzles, and in what they are compared with: the
-    baselines and `ceiling`. Other shares are over all questions. `cell_accuracy` and the scores of
-    changed cells are pooled over all cells. `baselines.copy` predicts that nothing changes,
-    `baselines.other_state` predicts the next state of another question.
+    `prediction_exact`, whose intervals are bootstrapped over puzzles, and in the baselines and
+    `ceiling` to compare them with. Other shares are over all questions. `cell_accuracy` and the
+    scores of changed cells are pooled over all cells. `baselines.copy` predicts that nothing
+    changes, `baselines.other_state` predicts the next state of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
     report: dict[str, Any] = {
@@ -82,8 +82,8 @@ def prediction_report(
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
-        # A malformed response counts as wrong here, too. Otherwise copying would be right for all
-        # malformed responses, since they execute no action and change nothing.
+        # A malformed response counts as wrong here, too. Otherwise copying would be right for
+        # malformed responses without an action, which change nothing.
         "copy": _baseline(asked, [None if a.prediction is None else a.state for a in asked]),
         # A cyclic shift, which needs no random numbers: every question gets the next state of
         # another question.
@@ -113,11 +113,11 @@ def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
 def rollout_report(
     chains: Sequence[Sequence[tuple[bool, bool]]], steps: int
 ) -> list[dict[str, Any]]:
-    """Accuracy of the model's open-loop rollout after 1, 2, ... steps, JSON-ready.
+    """Accuracy of the model's open-loop rollouts after 1, 2, ... steps, JSON-ready.
 
-    A chain has one (prediction right, first state still there) per step that it lived; it is
-    shorter than `steps` if the game ended. `copy_exact` is the score of a model that repeats
-    the first state.
+    A chain is one rollout: a pair (prediction right, state equals the first state) per step. It is
+    shorter than `steps` if the game ended. `copy_exact` is the score of a model that repeats the
+    first state.
     """
     out = []
     for step in range(steps):

@@ -1,6 +1,6 @@
-"""Entities of a state text: their cells, and whether the grid and the sentence agree.
+"""Entities of a state text: their cells, and whether the grid and the coordinate sentence agree.
 
-Works on any environment that writes states as grids and as sentences of coordinates
+Works on any environment that writes states as grids and as coordinate sentences
 (`spa.envs.coords`); texts without either have no entities.
 """
 
@@ -27,11 +27,11 @@ def is_sentence(line: str) -> bool:
 
 
 def sentence_entities(text: str) -> Entities:
-    """The entities of the coordinate sentence in `text`; none if there is no such sentence.
+    """Entities of the coordinate sentence in `text`; empty if there is no such sentence.
 
     A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if
-    it has one, else its words; an entity that the clause denies ("no holes (O)") is there without
-    cells.
+    it has one, otherwise its words. An entity that the clause denies ("no holes (O)") is included
+    without cells.
 
     Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G":
     {}}
@@ -58,9 +58,9 @@ def sentence_entities(text: str) -> Entities:
 
 
 def grid_cells(text: str) -> dict[tuple[int, int], str]:
-    """The grid in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
+    """Read the grid in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
 
-    A grid in one line with `|` between its rows (Sudoku) is taken apart there.
+    A one-line grid with `|` between its rows (Sudoku) is split into rows.
     """
     lines = [line for line in text.splitlines() if line.strip() and not is_sentence(line)]
     if len(lines) == 1 and "|" in lines[0]:
@@ -86,11 +86,11 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Match symbols of the grid with the entities of the sentence at a cell, learned from true
-    states.
+    """Table of the grid symbols that may occur at a cell with the entities that a sentence places
+    there, learned from true states.
 
-    offset: what the sentence counts from, 0 or 1. pairs: the (entities at a cell, symbol drawn
-    there) that occur.
+    offset: first index of the sentence's cells, 0 or 1. pairs: the (entities at a cell, symbol
+    drawn there) that occur.
     """
 
     offset: int
@@ -149,10 +149,11 @@ class EntityScore:
 
 
 def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, EntityScore]:
-    """Scores per entity from (predicted, true, state before) texts; a prediction that is None says
-    nothing.
+    """Score the predictions of each entity from (predicted, true, state before) texts. A prediction
+    of None states nothing.
 
-    Entities that are in no true state have no score: a model that invents one is wrong elsewhere too.
+    Entities that are in no true state have no score: a prediction that invents one is counted as
+    wrong elsewhere.
     """
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples

@@ -1,10 +1,10 @@
-"""Likelihood of the truth under a model: teacher-forced, token by token.
+"""Likelihood of true transitions under a model: teacher-forced, token by token.
 
-The corrected response of a transition (true state, true next state, executed actions) is read after
-the prompt that shows the state. Tokens of three blocks are scored: observation, prediction and
-answer. Each token is conditioned on everything before it, so the prediction is scored given the
-state but not the actions, as the format writes the answer last. The answer is scored given the
-true next state. Their joint is the model's probability of the transition.
+The corrected response of a transition (true state, true next state, executed actions) follows the
+prompt that shows the state. Tokens of three blocks are scored: observation, prediction and answer.
+Each token is conditioned on everything before it. The format puts the answer last, so the
+prediction is conditioned on the state but not on the actions, and the answer on the true next
+state. Their joint probability is the model's probability of the transition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,11 +52,11 @@ class Scored:
 def response_sequence(
     template: ChatTemplate, prompt_ids: Sequence[int], response: str, prefill: str
 ) -> ResponseTokens:
-    """The prompt's ids and those of the response (prefill included in the text), with the blocks
-    marked.
+    """Concatenate the ids of the prompt and of the response (whose text includes the prefill), and
+    mark the blocks.
 
-    A token belongs to a block if it holds a character of the block's content, the white space
-    around it left out.
+    A token belongs to a block if it contains a character of the block's content, without the white
+    space around it.
     """
     # The prefill belongs to the prompt: neither its text nor its tokens are scored.
     body = response.removeprefix(prefill)
@@ -152,17 +152,17 @@ def likelihood_report(
     """Likelihood and calibration of the true transitions, JSON-ready.
 
     Args:
-        truth: the true responses, scored.
-        copied: for transitions that changed something, by their index: the same responses with the
-            state of before in the prediction block.
-        vocabulary: size, for the model that knows nothing.
+        truth: scores of the true responses.
+        copied: for transitions that changed something, by their index: scores of the same responses
+            with the old state in the prediction block.
+        vocabulary: its size, for the uniform baseline.
 
     Returns:
         `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over
-        transitions of the prediction block's sum; `uniform_nll_per_token`: ln V; `prefers_truth`:
-        share of changed transitions whose prediction and answer together are likelier with the true
-        next state than with the old one; `calibration`: over the prediction block's tokens, see
-        `calibration`.
+        transitions of the prediction block's sum; `uniform_nll_per_token`: ln V;
+        `prefers_truth`: share of changed transitions whose prediction and answer together are
+        more likely with the true next state than with the old one; `calibration`: over the
+        prediction block's tokens, see `calibration`.
     """
     report: dict[str, Any] = {
         "nll_per_token": {name: nll_per_token(truth, name) for name in BLOCKS},
@@ -204,8 +204,8 @@ def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """Expected calibration error over ten equal bins of confidence (arXiv 1706.04599).
 
-    confidence: [N], the probability of the likeliest token; right: [N], whether it is the true one.
-    The error is the mean over tokens of |accuracy - confidence| of their bin.
+    confidence: [N], the probability of the most likely token; right: [N], whether it is the true
+    one. The error is the mean over tokens of their bin's |accuracy - confidence|.
     """
     if not len(confidence):
         return {"tokens": 0}

@@ -27,8 +27,8 @@ CONTEXTS = ("alone", "in the prompt")
 def measure_perplexity(
     cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100
 ) -> dict[str, Any]:
-    """Measure `states` states of each tag, reached by random play, in every text and context; write
-    the result.
+    """Measure the perplexity of `states` states per tag, reached by random play, in every state
+    text and context; write the result and return it.
 
     The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a
     model that cannot be loaded or whose chat template changes a state.
@@ -96,6 +96,6 @@ def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]
 
 
 def prompt_of(env: TextEnv, prompter: Prompter) -> tuple[tuple[dict[str, str], ...], str]:
-    """Split a situation's prompt into the earlier messages and the last user message."""
+    """Return the messages before the game's first prompt, and the text of that prompt."""
     *before, last = prompter.first_messages(env)
     return tuple(before), last["content"]

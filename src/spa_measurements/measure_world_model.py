@@ -1,6 +1,6 @@
-"""World-model accuracy on puzzles outside training.
+"""World-model accuracy on held-out puzzles.
 
-Random play leads into the middle of games. In each state the model responds once, in the
+Random play reaches states in the middle of games. In each state the model responds once, in the
 world-model format, as in the first turn of a conversation. Its prediction is compared with the
 state that its own answer led to, since the format puts the prediction before the answer. In an
 open-loop rollout its prediction replaces the true state over several steps. The likelihood of the
@@ -87,13 +87,11 @@ def measure_world_model(
     greedy: bool = False,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> dict[str, Any]:
-    """Ask `target` about `transitions` states per environment tag of validation, let it roll out
-    `steps` steps open loop from a fifth of them, write the result to `output` and return it.
+    """Measure `target` on `transitions` states per validation tag, and on open-loop rollouts of
+    `steps` steps from a fifth of them. Writes the result to `output` and returns it.
 
-    loaded: the engine that answers as `target`, if there is one already; it stays open.
-
-    Raises DataError if an environment has not enough puzzles that were not trained on, ConfigError
-    if responses hold no predictions.
+    loaded: an engine that already runs `target`, if any; it is not closed. Raises DataError if an
+    environment has too few held-out puzzles, ConfigError if responses contain no predictions.
     """
     format_of(cfg.agent_proxy.response_format).require_predictions()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -144,11 +142,11 @@ def measure_world_model(
 def find_situations(
     asking: Asking, tag: str, count: int, known: frozenset[str]
 ) -> tuple[list[Situation], bool]:
-    """`count` states of different puzzles, none of them among `known`; and whether chance decides
-    in this environment.
+    """Find `count` states of different puzzles that are not in `known`. Also returns whether the
+    environment has random outcomes.
 
-    With chance, situations are at the start of a puzzle, so that what follows can be sampled again
-    for the ceiling.
+    In an environment with random outcomes, all situations are at the start of a puzzle, so that
+    outcomes can be sampled again for the ceiling.
     """
     env = asking.worker.make_env(tag)
     prompter = asking.worker.prompters[tag]
@@ -181,8 +179,8 @@ def world_model_report(
     steps: int,
     advance: Advance = lambda part, values: None,
 ) -> dict[str, Any]:
-    """Everything about one environment tag. The function calls `advance` when responses, rollouts and
-    likelihood (1, 2, 3) end."""
+    """Measure one environment tag. Calls `advance` with 1, 2 and 3 after responses, rollouts and
+    likelihood."""
     worker = asking.worker
     tag = situations[0].tag
     env = worker.make_env(tag)
@@ -256,11 +254,11 @@ def world_model_report(
 def open_loop_rollout(
     asking: Asking, situations: list[Situation], envs: list, responses: list[Response], steps: int
 ) -> list[dict[str, Any]]:
-    """The model's prediction is what it is shown next, while its answers are played in the real
-    game.
+    """Roll out open loop: each prediction is shown as the next state, while the answers are played
+    in the real game.
 
-    A rollout in which a response is not well formed is wrong in all its later steps; one whose game
-    has ended is over.
+    After a malformed response, all later steps of a rollout are wrong. A rollout ends with its
+    game.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
     alive = list(range(len(situations)))

@@ -1,10 +1,10 @@
-"""Perplexity of state texts under a model, as it is shown them (as in arXiv 2510.15047).
+"""Perplexity of state texts under a model (as in arXiv 2510.15047).
 
-A state is read as the user's message, alone or at the end of the game's first prompt. Perplexity is
-the exponential of the mean negative log-likelihood per token, first averaged over the tokens of a
-state, then over states. Tokenizers cut grids differently, so there is also the perplexity per symbol (a character of
-a grid, a word, a number or a cell). A perplexity above the number of different symbols is worse
-than guessing.
+A state is given as a user message, alone or at the end of the game's first prompt. Perplexity is
+the exponential of the mean negative log-likelihood per token, averaged first over the tokens of a
+state, then over states. Tokenizers split grids differently, so there is also the perplexity per
+symbol (a character of a grid, a word, a number or a cell). A perplexity above the number of
+different symbols is worse than guessing.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from spa_measurements.likelihood import ResponseTokens, Scored
 def state_sequence(
     template: ChatTemplate, before: Sequence[Message], prompt: str, state: str
 ) -> ResponseTokens:
-    """A conversation whose last user message is `prompt`, the last occurrence of `state` in it
-    marked as block 0.
+    """Tokenize a conversation whose last user message is `prompt`, and mark the last occurrence of
+    `state` as block 0.
 
     Raises ModelError if the chat template changes the state's text.
     """

@@ -68,10 +68,11 @@ def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str
 def random_situation(
     env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
 ) -> Situation | None:
-    """Situation number `index`: up to `max_turn - 1` random turns from the start of a puzzle of its
-    own (none with `from_start`), then one more. None if that last turn executes no action.
+    """Sample situation number `index`: up to `max_turn - 1` random turns from the start of its own
+    puzzle (none with `from_start`), then one more. None if that last turn executes no action.
 
-    The puzzle has seed `base_seed + index`; the actions are sampled from a stream of the situation.
+    The puzzle has seed `base_seed + index`; the actions are sampled from the situation's own
+    stream.
     """
     rng = stream(base_seed, "world_model/play", index)
     puzzle_seed = base_seed + index
@@ -135,11 +136,11 @@ def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int
 
 
 def ceiling(env: TextEnv, situation: Situation, actions: Sequence[str], mode: StateText) -> float:
-    """The probability of the likeliest state after `actions`, for a situation at the start of a
-    puzzle.
+    """Estimate the probability of the most likely state after `actions`, for a situation at the
+    start of a puzzle.
 
-    The likeliest state is chosen on one half of `2 * NOISES` draws of chance and its probability
-    estimated on the other, so that the estimate is not too high.
+    The most likely state is chosen from one half of `2 * NOISES` sampled outcomes, and its
+    probability is estimated from the other half, so that the estimate is not too high.
     """
 
     def after(noise: int) -> str:
@@ -160,8 +161,9 @@ def ask(
     template: ChatTemplate | None,
     seeds: Sequence[int],
 ) -> list[Response | None]:
-    """Show each state as the first turn of a conversation, and play each answer in its environment
-    (which may be in another state: an open-loop rollout). None where the engine has no response."""
+    """Show each state as the first turn of a conversation, and play each answer in its environment,
+    which may be in another state (open-loop rollouts). None where the engine returned no response.
+    """
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [
         prompter.first_messages(view) for prompter, view in zip(prompters, views, strict=True)

@@ -27,7 +27,7 @@ from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 PREFILL = "<think>"
 SCHEDULE = 3000  # length of the learning rate's cosine schedule, in steps
-# Steps that are trained. A base model that follows the schedule to its end fine-tunes worse
+# Number of steps to train. A base model that follows the schedule to its end fine-tunes worse
 # (experiments/0003).
 STEPS = 1300
 # Words that are frequent in prompts get a token each. Other words outside the fixed phrases are

@@ -111,11 +111,12 @@ class SpaEnvConfig(vf.EnvConfig):
 
 
 class SpaEnv(vf.Env[SpaEnvConfig]):
-    """A game answers every response until it is over. Episodes of a task share the puzzle, not its
-    chance.
+    """Environment in which the game answers every response until it is over. Episodes of a task
+    share the puzzle, but not its random outcomes.
 
-    The trace gets the score as reward, success as metric, the true states and the seeds, which `spa
-    diagnose` reads."""
+    The trace gets the score as reward, success as metric, and the true states and seeds, which `spa
+    diagnose` reads.
+    """
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         """Play one puzzle. Raises EnvFault if its environment fails: then the trace records an
@@ -142,8 +143,8 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
 
 
 def whole_response(segment: vf.Segment) -> str:
-    """The last response of a segment with its thoughts, which clients and servers may have moved to
-    a field of their own: all of the response where its think block was taken for open."""
+    """The last response of a segment with its reasoning, which clients and servers may have moved
+    to a separate field (the whole response, if they found no end of the think block)."""
     for message in reversed(segment.messages):
         if message.role == "assistant":
             if thoughts := message.reasoning_content:

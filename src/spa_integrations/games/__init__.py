@@ -1,7 +1,7 @@
-"""Games of other libraries as they are, by the name `library:task`.
+"""Unmodified games of other libraries, by the name `library:task`.
 
 An integration is one file here, one record in `spa_integrations.libraries`, and its entry point in
-pyproject.toml. The library is imported when a task of it is first made.
+pyproject.toml. A library is imported when one of its tasks is first used.
 """
 
 import importlib

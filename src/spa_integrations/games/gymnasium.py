@@ -1,6 +1,6 @@
-"""Gymnasium's environments whose observations are text or few values: `gymnasium:Taxi-v4`,
-`gymnasium:FrozenLake-v1`. Source: https://gymnasium.farama.org/api/env/ . The seed is given to the
-environment as it is: seed 5 is Gymnasium's."""
+"""Gymnasium environments whose observations are text or a few values: `gymnasium:Taxi-v4`,
+`gymnasium:FrozenLake-v1`. Source: https://gymnasium.farama.org/api/env/ . The seed is passed on
+unchanged: seed 5 is Gymnasium's seed 5."""
 
 import importlib
 import re
@@ -22,13 +22,13 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):
-    """A Gymnasium environment by its id, with the module that registers it if need be
-    (`my_games:Maze-v0`); further options go to `gymnasium.make`.
+    """A Gymnasium environment by its id, after the module that registers it, if necessary
+    (`my_games:Maze-v0`). Further options are passed to `gymnasium.make`.
 
-    The drawing (`grid`) is what `render_mode="ansi"` gives, if the environment has it; the values
-    of the observation stand for coordinates. `action_names`: labels of the actions where Gymnasium
-    has only numbers. `success`: an episode is won if its last reward is positive (`reward`) or if
-    it ends at all (`end`); `info["is_success"]` comes first.
+    The grid text is the rendering of `render_mode="ansi"`, if the environment supports it; the
+    coordinate text shows the values of the observation. `action_names`: names of the actions, which
+    Gymnasium only numbers. `success`: an episode is won if its last reward is positive (`reward`)
+    or if it ends at all (`end`); `info["is_success"]` has priority.
     """
 
     changes = ("game", "own")

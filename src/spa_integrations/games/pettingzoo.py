@@ -1,7 +1,7 @@
-"""PettingZoo's board games of two players: `pettingzoo:connect_four_v3`.
+"""PettingZoo's board games for two players: `pettingzoo:connect_four_v3`.
 
-Source: https://pettingzoo.farama.org/api/aec/ . A game is a board [rows, columns, 2] of each
-player's pieces.
+Source: https://pettingzoo.farama.org/api/aec/ . A game's board is an array [rows, columns, 2] of
+each player's pieces.
 """
 
 import importlib

@@ -11,11 +11,11 @@ _LOCK = threading.RLock()
 
 
 class OwnRandomness:
-    """Python's and NumPy's global generators of one game. A `with` block samples from them; outside
-    of it they rest.
+    """Python's and NumPy's global generators, kept separately for one game. They are active only
+    inside a `with` block.
 
-    Seeded by `seed`; a deep copy continues alike. Games of several threads wait for each other,
-    since the generators are those of the process.
+    They are seeded by `seed`, and a deep copy continues the same sequence. Games in several threads
+    wait for each other, since the generators belong to the process.
     """
 
     def __init__(self, seed: int) -> None:

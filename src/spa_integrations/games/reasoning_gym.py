@@ -1,7 +1,8 @@
-"""Reasoning Gym: a question of the seed, and its own scorer: `reasoning_gym:leg_counting`.
+"""Reasoning Gym: a question for each seed, and the library's own scorer:
+`reasoning_gym:leg_counting`.
 
-Source: https://github.com/open-thought/reasoning-gym . There is no world to model: a question, one
-answer, a score.
+Source: https://github.com/open-thought/reasoning-gym . There is no world to model, only a question,
+an answer and a score.
 """
 
 from typing import Any
@@ -18,10 +19,11 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class ReasoningGym(QuestionGame):
-    """One question per episode; the reward is the library's score, 0 to 1, and 1 is success.
+    """One question per episode. The reward is the library's score from 0 to 1; a score of 1 is a
+    success.
 
-    `retries`: how many more answers may follow one that scores less than 1. Other options go to the
-    data set.
+    `retries`: number of further answers after one that scores less than 1. Other options are passed
+    to the data set.
     """
 
     changes = ("own",)

@@ -20,9 +20,9 @@ def fact_lines(facts: Iterable[Any]) -> list[str]:
 
 
 def in_sight(facts: Iterable[Any]) -> str:
-    """The room of the player, its contents (open containers and supporters with what they
-    hold), exits, and what is carried, each with its conditions (open, locked, cooked …), in a fixed
-    order."""
+    """The player's room, its contents (including those of open containers and supporters), exits,
+    and the inventory. Each thing has its conditions (open, locked, cooked …), and the order is
+    fixed."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
     # `at(P, kitchen)` gives the player's room.
     here = next(place for name, who, *place in known if name == "at" and who == "P")[0]

@@ -1,8 +1,8 @@
-"""TextArena: its games of one player, and of two against an opponent that moves at random:
-`textarena:TicTacToe-v0`.
+"""TextArena: its one-player games, and its two-player games against an opponent that moves at
+random: `textarena:TicTacToe-v0`.
 
-Source: https://github.com/LeonGuertler/TextArena . A move is tried on a copy: one that is not valid
-changes nothing.
+Source: https://github.com/LeonGuertler/TextArena . Moves are tried on a copy first, so an invalid
+move changes nothing.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_ta
 
 
 class TextArena(TextEnv):
-    """A game of TextArena; further options go to `textarena.make`.
+    """A game of TextArena; further options are passed to `textarena.make`.
 
-    `know`: what an agent should know of a state, what is shown (`shown`) or the game's own record
-    (`game_state`), with all that is hidden.
+    `know`: the part of a state that an agent should know, which is the visible part (`shown`) or
+    the game's full state with hidden parts (`game_state`).
     """
 
     changes = ("match",)
