@@ -179,13 +179,18 @@ def fit_lines(
         yield f"It changes the algorithm: {'; '.join(changed)}."
 
 
-def tokens_of_micro_batches(cfg: Config) -> str:
-    """Describe the micro-batch limits of SFT, policy and critic, in tokens or sequences."""
+def tokens_of_micro_batches(cfg: Config, stages: Collection[StageName]) -> str:
+    """Describe the micro-batch limits of SFT, policy and critic, in tokens or sequences; empty if
+    no stage trains."""
     data = cfg.sft.data
-    parts = {"SFT": data.max_token_len_per_gpu or f"{data.micro_batch_size_per_gpu} sequence(s)"}
-    for name, part in (("policy", cfg.actor_rollout_ref.actor), ("critic", cfg.critic)):
-        rows = f"{part.ppo_micro_batch_size_per_gpu} sequence(s)"
-        parts[name] = part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz else rows
+    parts = {}
+    if "sft" in stages:
+        rows = f"{data.micro_batch_size_per_gpu} sequence(s)"
+        parts["SFT"] = data.max_token_len_per_gpu or rows
+    if "ppo" in stages:
+        for name, part in (("policy", cfg.actor_rollout_ref.actor), ("critic", cfg.critic)):
+            rows = f"{part.ppo_micro_batch_size_per_gpu} sequence(s)"
+            parts[name] = part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz else rows
     return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
@@ -214,8 +219,9 @@ def _memory_lines(
             if value:
                 yield f"      {name:<34} {value / GB:7.1f} GB"
     yield ""
-    yield f"Tokens of a micro-batch: {tokens_of_micro_batches(cfg)}"
-    yield ""
+    if tokens := tokens_of_micro_batches(cfg, stages):
+        yield f"Tokens of a micro-batch: {tokens}"
+        yield ""
     if all(fits(phase, size) for phase in found):
         yield "The configuration fits."
     else:

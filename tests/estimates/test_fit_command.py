@@ -4,7 +4,7 @@ from spa.cli import main
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes.token_budget import shape_of, with_token_budgets
-from spa_estimates.fit import CHANGES, GB, advice, fits, phases
+from spa_estimates.fit import CHANGES, GB, Place, advice, fit_lines, fits, phases
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
@@ -254,3 +254,25 @@ def test_the_keys_of_a_change_make_the_configuration_that_was_estimated(change):
     typed = phases(load_config("_2_sokoban", [*wide, *change.keys]), shape, 4)
     changed = phases(change.apply(load_config("_2_sokoban", wide)), shape, 4)
     assert typed == changed
+
+
+@pytest.mark.parametrize(
+    ("stage", "named", "others"),
+    [
+        ("sft", "fine-tuning", ("PPO", "self-play", "policy", "critic")),
+        ("ppo", "PPO, updating", ("fine-tuning", "self-play", "SFT")),
+        ("selfplay", "self-play", ("fine-tuning", "PPO", "SFT", "Tokens of a micro-batch")),
+    ],
+)
+def test_an_estimate_has_the_memory_of_its_stages_alone(stage, named, others, tmp_path, capsys):
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"prompt": "a", "response": "b"}\n')
+    command = f"run tiny --stages {stage} --dry-run data.train_files={chats}"
+    assert main([*command.split(), f"trainer.run_dir={tmp_path / 'run'}"]) == 0
+    memory, _, _ = capsys.readouterr().out.partition("Time (")
+    assert "Memory: up to" in memory
+    assert not any(f"({name}" in memory for name in others)
+    shape, place = shape_of(MODEL), Place(count=2, memory_gb=24.0, said="as given")
+    text = "\n".join(fit_lines(load_config("base"), shape, place, ["base"], stages=[stage]))
+    memory, _, _ = text.partition("The configuration")
+    assert named in memory and not any(name in memory for name in others)

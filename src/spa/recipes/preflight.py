@@ -201,7 +201,7 @@ def _data_checks(cfg: Config, *, hub: bool) -> Iterator[Callable[[], None]]:
 
 
 def _check_data(cfg: Config, key: str, split: str, name: str) -> None:
-    """Raise DataError if a file is missing, unreadable, or lacks columns."""
+    """Raise DataError if a file is missing or unreadable, or cannot be trained on."""
     try:
         for path in data_files(name, split):
             check_file(path, last_response_only=cfg.sft.data.last_response_only)
