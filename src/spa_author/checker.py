@@ -582,8 +582,8 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
 
 
 def _legal(make: Make, seeds: int) -> None:
-    """Check `legal_actions` in the first states of a game. Skips the execution of actions if the
-    list is simply that of all names."""
+    """Check `legal_actions` in the first states of a game. Actions are not executed if the list is
+    simply all action names."""
     for seed in range(seeds):
         env = make()
         options = {"noise_seed": seed + 1}

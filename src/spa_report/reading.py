@@ -361,8 +361,8 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
 
 def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
-    """The file of the stage's last validation episodes, up to and including `step`; None if there
-    is none."""
+    """Find the file of the stage's last validation episodes up to and including `step`; None if the
+    stage has no such file."""
     files = [
         file
         for file in stage.trajectory_files()

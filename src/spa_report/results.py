@@ -1,7 +1,8 @@
 """The result of a report: the table of methods, the verdict in one sentence, and its certainty.
 
-The methods of a finished comparison are read at the steps that its summary compares, those of an
-unfinished one at the last validation that all of them have. Further training has its own row.
+Methods are read at the steps that the summary of a finished comparison compares. In an unfinished
+comparison they are read at the last validation that all of them have. Further training has a
+separate row.
 """
 
 from collections.abc import Sequence

@@ -184,14 +184,13 @@ class Library:
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The current work of those of these runs that are in progress."""
+        """Current work of the given runs, without those that are not in progress."""
         places = self.places()
         runs = [open_run(places[name]) for name in names if name in places]
         return [asdict(now) for run in runs if (now := live(run, time.time()))]
 
     def report(self, names: Sequence[str]) -> Report | None:
-        """The content of the report on these runs, without episodes; None if one of them does not
-        exist."""
+        """Report on these runs, without episodes; None if a run does not exist."""
         places = self.places()
         if not names or not all(name in places for name in names):
             return None

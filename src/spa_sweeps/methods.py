@@ -495,10 +495,9 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
 
 
 def of_comparison(cfg: Config) -> Config:
-    """The configuration of a run whose folder contains a comparison: that of the comparison's spa
-    run, in its place.
+    """Configuration of the spa run inside a comparison, if `cfg` describes a comparison's folder.
 
-    Otherwise, and if the run has stages of its own or elsewhere, the configuration is unchanged.
+    Otherwise `cfg` is returned unchanged, also if it has stages of its own or outside the folder.
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)

@@ -70,9 +70,9 @@ def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
 
 
 def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """Thoughts that end with the plan `I do ..., then ....` of these actions. It replaces a plan
-    that ends the thoughts already: one of actions that the response `said`, or of single words.
-    Other sentences stay."""
+    """Make thoughts end with the plan `I do ..., then ....` of these actions. It replaces a plan at
+    the end of the thoughts that consists of `actions`, actions in `said`, or single words. Other
+    sentences stay."""
     thoughts = thoughts.rstrip()
     known = {name.casefold() for name in (*actions, *said)}
     # "I do Left, then Up." is a plan; "I do not know." is not, since "not know" is no action.

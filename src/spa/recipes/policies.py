@@ -112,8 +112,8 @@ def _near(folder: Path) -> str:
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """The folder of the run to which a checkpoint `<run>/<stage>/.../global_step_N` belongs; None
-    if there is none."""
+    """Find the folder of the run that a checkpoint `<run>/<stage>/.../global_step_N` belongs to;
+    None for other checkpoints."""
     for parent in checkpoint.absolute().parents:
         if parent.name in STAGES:
             return parent.parent

@@ -150,8 +150,8 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def last_checkpoint(directory: Path, world: World) -> Path:
-    """Return the newest complete checkpoint that rank 0 finds, on every rank: the result of a
-    stage. Raises TrainingError if there is none."""
+    """Return on every rank the newest complete checkpoint that rank 0 finds, which is the result of
+    a stage. Raises TrainingError if there is no complete checkpoint."""
     path = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not path:
         raise TrainingError(

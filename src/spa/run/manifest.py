@@ -87,8 +87,8 @@ class Manifest:
         write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
 
     def problem(self, path: Path, folder: Path) -> str:
-        """Describe why a file of the folder is not intact (missing, or another size than the stage
-        wrote); "" if it is intact."""
+        """Describe why a file of the folder is not intact, that is, missing or not of its recorded
+        size; "" if it is intact."""
         if not path.is_file():
             return f"{path} is missing"
         size = path.stat().st_size

@@ -169,7 +169,7 @@ def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 def from_game(cfg: Config) -> bool:
     """Return whether the examples come from a game of this configuration. If not, playing the game
-    would not measure what they teach."""
+    would not measure their effect."""
     if not (cfg.sft.data.train_files or cfg.data.train_files):
         return True
     tags = cfg.es_manager.train.env_configs.tags

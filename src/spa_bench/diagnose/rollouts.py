@@ -96,7 +96,8 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 
 def _dated(file: Path) -> Iterator[Rollout]:
-    """The rollouts of a file, those of a run's own with the step and the purpose that its name has."""
+    """Read the rollouts of a file. If it belongs to a spa run, its name gives their step and
+    split."""
     # A spa run has the split and the step in its file names. Rows of other stacks contain the step
     # at most.
     name = _OURS.fullmatch(file.stem)
@@ -153,8 +154,8 @@ def _is_json(text: str) -> bool:
 
 
 def read_rows(row: Any, where: str) -> Iterator[Rollout]:
-    """The rollouts of one row: several if it is a batch in columns, or an episode of several
-    agents. Raises DataError for one that cannot be read."""
+    """Read the rollouts of one row, which are several if it is a batch in columns or an episode of
+    several agents. Raises DataError for a row that cannot be read."""
     try:
         # An episode of verifiers contains a list of traces.
         if isinstance(row, Mapping) and isinstance(row.get("traces"), list):
@@ -414,7 +415,7 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
 def _logprobs(
     row: Mapping[str, Any], ids: tuple[int, ...] | None, mask: tuple[bool, ...] | None
 ) -> tuple[float, ...] | None:
-    """One for each token, or one for each that is trained on; None if there are others, or none."""
+    """Values for every token or every trained token; None for any other number of values."""
     values = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
     if (
         values is None

@@ -1,5 +1,5 @@
-"""Imitation of best play without a language model: nearest neighbour and a small network on as many
-labels as a method's right actions have.
+"""Imitation of best play without a language model: a nearest neighbour and a small network, trained
+on as many labels as a method has correct actions.
 
 A label is the first action of best play in a state: at the start of a puzzle, or after some random
 actions. States are one-hot characters of the grid.
@@ -23,7 +23,7 @@ LEARNING_RATE = 3e-3
 BATCH = 32
 
 Player = Callable[[str], str]
-"""The action for a grid."""
+"""Chooses the action for a grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Label:
 def make_labels(
     env: TextEnv, count: int, *, cap: int, seed: int, held_out: Collection[str]
 ) -> list[Label]:
-    """Labels of `count` puzzles, none of them in `held_out` (hashes) and none twice."""
+    """Make labels of `count` different puzzles that are not in `held_out` (content hashes)."""
     known = set(held_out)
     labels = list[Label]()
     number = 0
@@ -63,12 +63,12 @@ def make_labels(
 
 
 def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "G") -> Player:
-    """The action of the most similar label on a square board with one player, shown as one of
-    `players`, and one goal.
+    """Build a player that takes the action of the most similar label, for square boards with one
+    goal and one player, whose symbol is one of `players`.
 
-    Boards are laid on each other with the player in the middle. A cell that differs costs 1 /
-    distance², and a goal elsewhere its distance in rows and columns: of five measures that were
-    tried on 4x4, this one wins most.
+    Boards are aligned at the player. Each differing cell costs 1 / distance², and a displaced goal
+    costs its displacement in rows and columns. Of five measures tried on 4x4 boards, this one wins
+    most.
     """
     width = 2 * labels[0].grid.count("\n") + 1
     middle = width // 2
@@ -88,7 +88,7 @@ def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "
 
 
 def _view(grid: str, players: str) -> np.ndarray:
-    """The characters of a square grid around the player, `#` beyond the border, in one row."""
+    """Flatten a square grid centred on the player, padded with `#` beyond the border."""
     grid = grid.replace(" ", "")
     size = grid.count("\n") + 1
     place = next(index for index, symbol in enumerate(grid) if symbol in players)
@@ -101,7 +101,8 @@ def _view(grid: str, players: str) -> np.ndarray:
 
 
 def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
-    """A network of one hidden layer, trained with AdamW on `epochs` passes over the labels."""
+    """Train a network with one hidden layer, using AdamW, on `epochs` passes over the labels;
+    returns its player."""
     symbols = sorted({symbol for label in labels for symbol in label.grid})
     actions = sorted({label.action for label in labels})
 
@@ -140,7 +141,7 @@ MIRRORED = {"Left": "Right", "Right": "Left", "Up": "Up", "Down": "Down"}
 
 
 def with_symmetries(labels: Sequence[Label]) -> list[Label]:
-    """The labels under the eight symmetries of a square board, with their actions."""
+    """Transform labels by the eight symmetries of a square board; actions are transformed, too."""
     found = list[Label]()
     for label in labels:
         rows = label.grid.split("\n")

@@ -1,4 +1,4 @@
-"""Baselines that are given what a model would have to learn, or that get it by counting."""
+"""Baselines that know what a model would have to learn, or learn it by counting."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa_games.sudoku import Sudoku
 
 Table = Mapping[tuple[str, str], str]
-"""(key of a state, action) -> key of the state that it led to most often."""
+"""(state key, action) -> key of the most frequent next state."""
 
 
 def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
-    """A table from `moves` random moves on random puzzles."""
+    """Count the next states of `moves` random moves on random puzzles."""
     counts = defaultdict[tuple[str, str], Counter[str]](Counter)
     rng = stream(seed, "table/moves")
     over = True
@@ -66,8 +66,8 @@ def table_success(env: TextEnv, table: Table, limit: int) -> bool:
 
 
 def single_candidate(env: TextEnv, rng: Any) -> str | None:
-    """Write a digit into a Sudoku cell where only one fits. None for other games, and where every
-    cell has several."""
+    """Fill in a Sudoku cell where only one digit fits. None for other games, and if every cell has
+    several candidates."""
     if not isinstance(env, Sudoku):
         return None
     for cell, digit in enumerate(env.cells):
@@ -80,23 +80,24 @@ def single_candidate(env: TextEnv, rng: Any) -> str | None:
 
 
 def ordinary_plan(env: TextEnv, rng: Any) -> str | None:
-    """The next action of a shortest way around the holes, as if every action of a
-    HiddenDynamicsLake did what its name says and letters did nothing. None for other games."""
+    """Next action of a shortest path around the holes, if every action of a HiddenDynamicsLake did
+    what its name says and letters had no effect. None for other games."""
     if not isinstance(env, HiddenDynamicsLake):
         return None
     return _planned(env, [name.lower() for name in env.action_names()], rng)
 
 
 def plan_without_letters(env: TextEnv, rng: Any) -> str | None:
-    """The same with the true effects of the actions: what they alone are worth."""
+    """Like `ordinary_plan`, but with the true effects of the actions, to show the value of knowing
+    them."""
     if not isinstance(env, HiddenDynamicsLake):
         return None
     return _planned(env, [TURNS[turn] for turn in world_of(env.world)[0]], rng)
 
 
 def _planned(env: HiddenDynamicsLake, directions: Sequence[str], rng: Any) -> str:
-    """The first action of a shortest way if actions lead in these directions; ties at random. It
-    plans again in every state, and takes a random action where no way is left."""
+    """First action of a shortest path if the actions lead in these directions; ties are broken at
+    random. If no path is left, a random action."""
     near = [moves(env.size, direction)[env.player] for direction in directions]
     left = [shortest_path(env.lake, cell) for cell in near]
     known = [steps for steps in left if steps is not None]
