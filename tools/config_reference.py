@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cli_reference import reference
+from metric_reference import metrics_page
 
 from spa.config.fields import Key, flatten
 from spa.config.load import PARTS, config_names, load_config, shipped
@@ -215,6 +216,7 @@ def _yaml(value: Any) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": reference,
     "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
     "original-keys.md": original_page,
 }
 """Pages that the site has in addition to those of docs/."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATED = ("metrics.md",)
 # Pages that were rewritten by these rules. The tuple grows until it has all.
 DONE = (
     "README.md",
@@ -178,7 +177,7 @@ def main(names: list[str]) -> int:
     status = 0
     for page in pages:
         read = source_problems if page.suffix == ".py" else problems
-        listed = list(read(page.read_text(encoding="utf-8"))) if page.name not in GENERATED else []
+        listed = list(read(page.read_text(encoding="utf-8")))
         place = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
         if names or page.name in DONE or page.suffix == ".py":
             for line, problem in listed:

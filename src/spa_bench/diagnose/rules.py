@@ -3,7 +3,7 @@
 Two readers share them: `spa doctor RUN` reads the metrics of a run, `spa diagnose` reads rollouts.
 Both provide rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
 
-Limits follow the healthy ranges of docs/metrics.md. The limits of the update are about a factor of
+Limits follow the healthy ranges of the reference of metrics. The limits of the update are about a factor of
 4 outside the values of 29 recorded healthy runs. Their mean sizes of `actor/ppo_kl` are 0.00006 to
 0.006, their peaks up to 0.058, and their mean clipped shares up to 0.005.
 """
