@@ -89,8 +89,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if importance is not None:
         batch = replace(batch, rl_weights=batch.rl_weights * importance)
     metrics |= {
-        # Rounding can make the mean of exp(d) - d - 1 negative, which a divergence is not.
-        "rollout/mismatch_kl": float(masked_mean(gap, sampled).clamp(min=0.0)),
+        "rollout/mismatch_kl": float(masked_mean(gap, sampled)),
         "rollout/logprob_gap_max": float(((old - batch.sampler_logprobs).abs() * sampled).max()),
         "rollout/old_log_prob": float(masked_mean(old, sampled)),
         **weighed,
