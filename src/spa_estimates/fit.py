@@ -4,14 +4,12 @@
 machine.
 """
 
-import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 
 from spa.algo.estimators import estimator_named
 from spa.config.hardware import clamp_to_hardware, threads_of
@@ -19,6 +17,7 @@ from spa.config.load import load_config
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.config.schema_models import FSDPConfig
 from spa.config.stages import STAGES, StageName
+from spa.distributed.world import current_world
 from spa.errors import SpaError
 from spa.models import memory
 from spa.models.build import is_tiny
@@ -172,9 +171,7 @@ def fit_lines(
     yield f"Disk: up to {kept:.2f} GB for checkpoints and {logged:.2f} GB for episodes (estimate)."
     yield ""
     count = place.count if cfg.launcher == "local" else 1  # Ray starts its workers itself
-    if dist.is_torchelastic_launched():
-        count = int(os.environ["LOCAL_WORLD_SIZE"])
-    yield f"Command: {command(arguments, count, needed)}"
+    yield f"Command: {command(arguments, max(count, current_world().size), needed)}"
     if changed := [change.text for change in needed if not change.same]:
         yield f"It changes the algorithm: {'; '.join(changed)}."
 

@@ -1,7 +1,6 @@
 """`spa run`: run the training stages."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,12 +133,18 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Run every check that needs no training, and print the results and the command to run."""
-    import torch.distributed as dist
+    """Run every check that needs no training, and print the results and the command to run on the
+    main rank."""
+    from spa.distributed.world import joined
 
-    # Of the processes of torchrun, the first one speaks for all.
-    if dist.is_torchelastic_launched() and os.environ["RANK"] != "0":
-        return 0
+    with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
+        return _report(options, cfg, stages, ckpt) if world.is_main else 0
+
+
+def _report(
+    options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
+) -> int:
+    """Run every check that needs no training, and print the results and the command to run."""
     from spa.recipes.builtin_games import warn_of_unknown_games
     from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
     from spa.recipes.preflight import preflight
