@@ -68,8 +68,8 @@ def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _flush_streams() -> None:
-    """Write what is left, unless the reader has closed its end (`| head`): Python would try again
-    and complain."""
+    """Flush stdout and stderr. If the reader has closed the pipe (`| head`), discard the rest;
+    otherwise Python would flush again at exit and report an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

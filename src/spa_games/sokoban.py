@@ -75,12 +75,13 @@ class Sokoban(GridGame):
         state_text: StateText | None = None,
     ) -> None:
         """dim_x: rows, dim_y: columns, walls included. num_boxes: a number, or a list from which
-        each puzzle takes a random one. search_depth: longest backward play of the generator.
+        each puzzle takes a random one. search_depth: maximum number of reverse moves in the
+        generator.
 
-        hard: a number of actions. Only rooms that can be solved within it, and that neither the
-        walk nor the look-ahead of `spa.envs.reference` solves within it. Each policy plays a room
-        `HARD_RUNS` times, with chance from the puzzle's seed and the number of the room. The first
-        room that neither has solved is the puzzle.
+        hard: accept only rooms that can be solved within this many actions, but that neither
+        reference policy of `spa.envs.reference` (walk, look-ahead) solves within it in `HARD_RUNS`
+        episodes each. Episodes are seeded by the puzzle's seed and the room's index; the first
+        accepted room is the puzzle.
         """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
@@ -466,7 +467,7 @@ class Sokoban(GridGame):
         return [[names[symbol] for symbol in row] for row in self._grid().split("\n")]
 
     def instruction(self, mode: StateText) -> str:
-        """The rules, and how coordinates count if they are shown."""
+        """The rules, and how coordinates are numbered if they are shown."""
         text = (
             "You are playing Sokoban. Push every box onto a target. You push a box by walking into it, and it moves "
             "one cell in your direction; you cannot pull a box, push two boxes at once, or walk or push into a wall."

@@ -94,7 +94,7 @@ def write_text(path: Path, text: str, option: str) -> None:
 
 
 def html(report: Report) -> str:
-    """Render the report as one HTML page that loads nothing; its only scripts draw the charts."""
+    """Render the report as one self-contained HTML page; its only scripts draw the charts."""
     return render_page("report.html.j2", report=report, endings=ENDINGS, cut=cut)
 
 

@@ -159,8 +159,8 @@ def difference(
     moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Difference first - second in Pass@k, each at its moment, paired by puzzle within the seeds
-    that both have; None if there is nothing to pair."""
+    """Difference in Pass@k, first - second, paired by puzzle within the seeds that both have; None if
+    there is nothing to pair. moments: when each side was validated, such as before or after PPO."""
     # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [

@@ -1,4 +1,5 @@
-"""The log of evaluation sets: which policy was evaluated on which set, at which commit."""
+"""The log of evaluations on the shipped evaluation sets: each opening of a set, with the policy and
+the commit."""
 
 import logging
 from collections.abc import Mapping

@@ -202,7 +202,8 @@ def open_target(
 def engine_of(
     cfg: Config, target: Target, *, responses: Path | None = None
 ) -> tuple[Engine, ChatTemplate | None]:
-    """The engine that plays as `target`, and its chat template; None for text without tokens.
+    """The engine for `target`, and its chat template: None for engines without a tokenizer (scripted
+    policies, APIs).
 
     responses: the file that stores the responses of an API. Raises ModelError for a model that
     cannot be loaded.

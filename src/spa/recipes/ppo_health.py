@@ -39,9 +39,9 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
 def step_health(metrics: Metrics) -> StepHealth:
     """Summarize the health of the run from a step's metrics, over all environments."""
 
-    # The mean over the tags, weighted by episodes. None if no tag measured this, as for base
-    # format, whose responses have no states.
     def pooled(prefix: str, name: str) -> float | None:
+        """Mean of the metric over tags, weighted by episodes; None if no tag has it (base-format
+        responses, for example, have no states)."""
         tags = {
             key.removeprefix(f"{prefix}/").removesuffix("/episodes")
             for key in metrics

@@ -161,8 +161,9 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     within_turn, between_turns = (
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
     )
-    # Normalization scales the rewards of all turns. What it adds to the return goes to the end of
-    # the last turn and, with a discount, in part to earlier sampled tokens as well.
+    # Normalization divides the rewards of all turns by the standard deviation. The constant that it
+    # adds to the return (mean and clamp) goes on the last token of the last turn and, with a
+    # discount, partly on earlier sampled tokens.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # With one reward at the end and no discount, the return from every token is the normalized

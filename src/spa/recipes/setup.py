@@ -200,7 +200,7 @@ def _sample_puzzle(
         # A puzzle that cannot be made keeps its seed: its episode then reports the reason.
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
-        # The next seed is derived from the first: it is the same on every rank and after resuming.
+        # The next seed is derived from the first, so it is the same on every rank and after resuming.
         seed = stream_seed(spec.puzzle_seed, "redraw", attempt) % 2**31
     return None
 

@@ -151,7 +151,7 @@ def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> l
             heapq.heapreplace(loads, (load + examples[index], number))
         # A sequence that is larger than a batch gets a batch of its own.
         if all(load <= size or len(batches[number]) == 1 for load, number in loads):
-            # Where sequences are larger than a batch there may be fewer of them than batches.
+            # Sequences larger than a batch inflate `count`, so some batches may be empty.
             return [batch for batch in batches if batch]
         count += 1
 
