@@ -1,1 +1,1 @@
-"""Benchmarks of methods and their tools. `spa` imports none of it."""
+"""Benchmarks of training methods and related tools. `spa` does not import this package."""

@@ -17,7 +17,7 @@ NO_LIMIT = 10**9
 
 
 def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa diagnose`."""
+    """Add the arguments of `spa diagnose` to `parser`."""
     parser.add_argument(
         "rollouts",
         metavar="ROLLOUTS",

@@ -9,7 +9,7 @@ MOST_IN_A_GROUP = 5  # the largest world has 230 groups of 2, 10,626 of 4 and 53
 
 
 def estimators_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa bench estimators`."""
+    """Add the arguments of `spa bench estimators` to `parser`."""
     parser.add_argument(
         "--group-size", type=int, default=4, metavar="N", help="episodes per group (default: 4)"
     )
@@ -24,7 +24,7 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
 
 def estimators(options: argparse.Namespace) -> int:
     """Print the tables, for worlds small enough to enumerate all episodes. Takes seconds and needs
-    no model. Raises ConfigError."""
+    no model. Raises ConfigError if the group size is out of range."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(
             f"--group-size is {options.group_size}. Give a number from 2 to {MOST_IN_A_GROUP}."

@@ -1,8 +1,8 @@
-"""Exact bias and variance of policy-gradient estimators, by enumerating every group that can be
-sampled with its probability.
+"""Exact bias and variance of policy-gradient estimators, computed by enumerating every possible
+group of episodes with its probability.
 
-One turn is one sampled token here, so token and turn discounts coincide and every estimator is the
-one used in training.
+A turn is a single sampled token here, so token-level and turn-level discounts coincide, and the
+code of the training estimators applies unchanged.
 """
 
 import math
@@ -46,11 +46,12 @@ Estimator = Callable[[Groups], Tensor]
 class Verdict:
     """An estimator's mean gradient compared with the exact one, and the noise of single groups.
 
-    scale: the mean's component along the exact gradient, relative to its length (1: unbiased; a
-    learning rate absorbs it). error: distance of the mean from the exact gradient, relative to its
-    length. angle: degrees between the two (0: only the scale is off; 90 and more: it does not
-    climb). noise: standard deviation of a single group's estimate, relative to the length of the
-    mean.
+    scale: the mean's component along the exact gradient, relative to the length of the exact
+    gradient; 1 if unbiased, and a learning rate can absorb other values. error: distance of the
+    mean from the exact gradient, relative to the length of the exact gradient. angle: degrees
+    between the two; at 0 only the scale is off, and at 90 or more an update does not increase the
+    expected reward. noise: standard deviation of a single group's estimate, relative to the length
+    of the mean.
     """
 
     scale: float
@@ -61,8 +62,8 @@ class Verdict:
 
 
 def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Groups:
-    """All groups of `size` episodes, each multiset once with its multinomial probability. The
-    critic returns the policy's exact values plus `critic_error` in every state."""
+    """Enumerate all groups of `size` episodes: each multiset once, with its multinomial
+    probability. The critic returns the policy's exact values plus `critic_error` in every state."""
     count = len(episodes.probability)
     # Advantages do not depend on the order within a group. So one multiset represents all of its
     # orders, and its probability is multiplied by their number.
@@ -88,8 +89,8 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
 
 
 def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
-    """The exact mean and standard deviation of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it) over
-    all groups."""
+    """Compare an estimator with the exact gradient, by the exact mean and standard deviation over
+    all groups of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it)."""
     # Estimators may return any values outside the mask.
     advantages = torch.where(groups.mask, estimator(groups), 0.0)
     # [B, K, 1] * [B, K, P], summed over turns -> [B, P]: each episode's estimate.
@@ -116,17 +117,18 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
 
 def group_mean_to_go(groups: Groups) -> Tensor:
     """Rewards to go minus their mean over all episodes of the group that reached the turn,
-    including the episode itself: `turn_rloo` times 1 - 1/n for n such episodes."""
+    including the episode itself. This equals `turn_rloo` times 1 - 1/n, where n is the number of
+    these episodes."""
     where = Turns.of(groups.turns, groups.mask)
     to_go = rewards_to_go(where.sums(groups.rewards), 1.0)
     return to_go - _mean_of_present(to_go, where.present, groups.ids, own=True)
 
 
 def per_index(groups: Groups, *, own: bool) -> Tensor:
-    """Center each turn's reward separately over the episodes of the group that have one at this
-    index, then sum the rewards to go; verl-project/verl#7244 reports this as biased. An episode's
-    last reward is its outcome, which is centered over the whole group. own: include the episode's
-    own reward in the mean."""
+    """Center each turn's reward separately over the episodes of the group that have a reward at
+    this turn index, then sum the rewards to go; verl-project/verl#7244 reports that this is biased.
+    An episode's last reward is its outcome, which is centered over the whole group. own: include
+    the episode's own reward in the mean."""
     where = Turns.of(groups.turns, groups.mask)
     rewards = where.sums(groups.rewards)
     # The reward of the last played turn is the outcome of the episode.
@@ -161,8 +163,8 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
 
 
 def whitened(estimator: Estimator) -> Estimator:
-    """The estimator's advantages shifted and scaled to mean 0 and variance 1 over the tokens of the
-    batch, here one group."""
+    """Return an estimator whose advantages are shifted and scaled to mean 0 and variance 1 over the
+    tokens of the batch, which is one group here."""
 
     def white(groups: Groups) -> Tensor:
         advantages = estimator(groups)
@@ -175,8 +177,8 @@ def whitened(estimator: Estimator) -> Estimator:
 
 
 def only_with_spread(estimator: Estimator) -> Estimator:
-    """Drop groups whose episodes all have the same score; the mean is over the groups that are
-    kept."""
+    """Return an estimator that drops groups whose episodes all have the same score; its mean is
+    over the remaining groups."""
 
     def filtered(groups: Groups) -> Tensor:
         spread = group_stats(groups.outcomes, groups.ids).std > 1e-9

@@ -15,7 +15,7 @@ SPECIMENS = (
 
 
 def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dict[str, Verdict]:
-    """Verdicts on every estimator in a world, by name."""
+    """Judge every estimator in a world. Returns estimator name -> verdict."""
     episodes = enumerate_episodes(world)
     groups = groups_of(episodes, group_size, critic_error=critic_error)
     return {name: judge(episodes, groups, estimator) for name, estimator in ESTIMATORS.items()}
@@ -43,7 +43,8 @@ def _cells(verdict: Verdict) -> Iterator[str]:
 
 
 def _published_bias() -> list[str]:
-    """The mean estimate of d/dz of the reward in `stop or go`, which is 0.075, by group size."""
+    """Markdown of the published bias: mean estimates of the gradient of `go` in the world “stop or
+    go”, which is exactly 0.075, by estimator and group size."""
     episodes = enumerate_episodes(STOP_OR_GO)
     sizes = (2, 4, 8)
     rows = []

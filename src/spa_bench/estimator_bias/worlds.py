@@ -31,7 +31,7 @@ class World:
 
     @property
     def states(self) -> list[str]:
-        """All states, in the order of their numbers."""
+        """All states, in the order of their indices in `Episodes.states`."""
         return list(self.actions)
 
 

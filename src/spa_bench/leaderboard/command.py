@@ -9,7 +9,7 @@ from spa.commands.arguments import add_parallel, result_file, say, whole_number
 
 
 def methods_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa bench methods`."""
+    """Add the arguments of `spa bench methods` to `parser`."""
     parser.add_argument(
         "methods",
         nargs="*",

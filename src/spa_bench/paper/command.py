@@ -10,7 +10,7 @@ from spa.errors import ConfigError
 
 
 def paper_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa bench paper`."""
+    """Add the arguments of `spa bench paper` to `parser`."""
     parser.add_argument(
         "tables",
         nargs="+",

@@ -1,4 +1,4 @@
-"""Hours of the stages of a scale: measured, or estimated as by `spa doctor --fit`."""
+"""Hours that a stage of a reproduction takes: measured, or estimated as `spa doctor --fit` does."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,8 +14,8 @@ from spa_sweeps.grid import StageJob
 
 
 def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, float]) -> float:
-    """Hours of a stage: measured ones if there are any, otherwise an estimate for one GPU with
-    vLLM; 0 if the size of its model is unknown here."""
+    """Return the hours of a stage: its entry in `measured` or, if `measured` is empty, an estimate
+    for one GPU with vLLM. 0 if the size of the model is unknown."""
     if measured:
         return measured[task.stage]
     shape = known_shape(task.config.model_path)
@@ -30,7 +30,8 @@ def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, 
 
 @cache
 def known_shape(model: str) -> ModelShape | None:
-    """The shape of a model; None if it is on the Hub and unreachable."""
+    """Return the shape of a model, or None if it cannot be read, for example from an unreachable
+    Hub."""
     try:
         return shape_of(model)
     except ModelError:

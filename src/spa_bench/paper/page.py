@@ -20,8 +20,8 @@ from spa_report.figures import save_chart
 def write_page(
     result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write the page, and its curves in `images/` next to it. notes: a claim, optionally followed
-    by its environment in brackets -> an explanation of its result."""
+    """Write the page, and its curves in `images/` next to it. notes: maps a claim, optionally
+    followed by an environment in brackets, to a remark on its result."""
     images = page.parent / "images"
     names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]
     seeds = ["--seeds", str(result["seeds"])] if result["seeds"] else []
@@ -95,7 +95,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
-    """Explain which methods replace the paper's, if they have other names."""
+    """Explain which methods replace the paper's methods at this scale; empty if none does."""
     estimation = SCALES[result["scale"]].named("state_estimation")
     if estimation == "state_estimation":
         return []
@@ -162,7 +162,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 
 
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
-    """Mean over seeds of the exactly right observations and predictions after SFT."""
+    """Format the percentages of exactly correct observations and predictions after SFT, averaged
+    over seeds."""
     # A result may lack one of the two numbers for some seeds.
     lines = [
         [part[name] for part in parts if name in part]
@@ -225,7 +226,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
 
 
 def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
-    """Chart Pass@k of several methods over PPO steps; the bands of Pass@1 are the range over
+    """Chart Pass@k of several methods over PPO steps. With k = 1, bands show the range over
     seeds."""
     series = []
     for index, row in enumerate(rows):

@@ -21,7 +21,7 @@ PERPLEXITY: Mapping[tuple[str, str], float] = {
 """(environment tag, state text) -> state perplexity under the paper's base model."""
 
 NAMES: Mapping[str, str] = {name: table["title"] for name, table in _PAPER["tables"].items()}
-"""Table -> its title."""
+"""Table name -> title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A scale of the reproduction. models: model names. settings: by environment. words: other
-    names of environments and methods at this scale. hours: approximate hours by stage on one
-    `device`; empty if estimated. seeds: default number of seeds. common: overrides of every
+    """A size at which the paper is reproduced. models: names of the models. settings: environment
+    -> its setting. words: maps a name in `paper.yaml` to the environment or method that replaces it
+    at this scale. hours: stage -> hours measured on one `device`; empty if hours are to be
+    estimated. device: CPU core or GPU. seeds: default number of seeds. common: overrides of every
     experiment."""
 
     models: tuple[str, ...]
@@ -53,7 +54,7 @@ class Scale:
 
 
 def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Setting:
-    """With `tag`, training and validation play only this environment tag."""
+    """Build a setting. With `tag`, training and validation play only this environment tag."""
     # A mapping in Hydra's override syntax. `n_groups: null` assigns all groups to this tag.
     groups = f"env_configs={{tags: [{tag}], n_groups: null}}"
     tags = (f"es_manager.train.{groups}", f"es_manager.val.{groups}") if tag else ()
@@ -78,8 +79,8 @@ SCALES: Mapping[str, Scale] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One row of a table: a method on an environment from a model. paper: Pass@1 and Pass@8 in the
-    paper, in percent; None if not reported."""
+    """One row of a table: a method trained in an environment, starting from a model. paper: Pass@1
+    and Pass@8 in the paper, in percent; None if not reported."""
 
     model: str
     environment: str
@@ -109,7 +110,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """A named result of the paper."""
+    """A table of the paper: its experiments, and the claims about them."""
 
     name: str
     title: str
@@ -118,7 +119,8 @@ class PaperTable:
 
 
 def paper_table(name: str, scale_name: str) -> PaperTable:
-    """A table at a scale. Raises ConfigError for an unknown table or scale."""
+    """Return a table with the models and settings of a scale. Raises ConfigError for an unknown
+    table or scale."""
     if name not in NAMES:
         raise ConfigError(f"there is no table {name!r}; choose from {', '.join(NAMES)}, all")
     if scale_name not in SCALES:
@@ -152,8 +154,8 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
 
 def _experiment(scale: Scale, model: str, environment: str, method: str) -> Experiment:
     environment = scale.named(environment)
-    # The paper's name of the method is the key here, so the lookup comes before the scale's own
-    # name replaces it. Models that the paper did not train have no entry.
+    # The paper's results are keyed by the paper's name of a method, so they are looked up before
+    # `named` replaces that name. Models that the paper did not train have no entry.
     paper = _PAPER["pass"].get(model, {}).get(method, {}).get(environment)
     return Experiment(
         model=model,

@@ -40,7 +40,8 @@ PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """Work of a reproduction: tables, and for every experiment its training runs, one per seed."""
+    """A planned reproduction: its tables, and the training runs of every experiment, one per
+    seed."""
 
     scale: str
     root: Path
@@ -85,7 +86,8 @@ def make_plan(
     """Plan some tables (`all` for all of them) at a scale. only: keep the experiments with these
     ids, or whose ids contain one of these texts. overrides: applied to every training run.
 
-    Raises ConfigError for an unknown table or scale, and if nothing is left.
+    Raises ConfigError for an unknown table or scale, for `seeds` below 1, and if `only` matches no
+    experiment.
     """
     wanted = tuple(NAMES) if "all" in names else tuple(dict.fromkeys(names))
     tables = tuple(paper_table(name, scale) for name in wanted)
@@ -148,9 +150,9 @@ def run_tables(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Run the missing stages if `train` is set; write `results.json` (and a page with `notes`, see
-    `write_page`) from finished work, and return the results. If a stage fails, both are written
-    before TrainingError is raised."""
+    """Run the missing stages if `train` is set, then write `results.json` from the finished runs
+    and return its content. With `page`, also write the page with `notes` (see `write_page`). If a
+    stage fails, both files are written before TrainingError is raised."""
     made.root.mkdir(parents=True, exist_ok=True)
     failed = None
     if train:

@@ -17,7 +17,8 @@ size."""
 
 
 def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
-    """`pass@k` -> interval over seeds if there are enough, otherwise over puzzles."""
+    """Return `pass@k` -> mean and interval at a moment of training (a key of `SeedResult.moments`).
+    The interval is over seeds if there are enough, otherwise over puzzles."""
     out = {}
     for k in KS:
         strata = [
@@ -31,8 +32,8 @@ def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, flo
 
 
 def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Judge a claim by the results, which are those of the claim's environment by method;
-    JSON-ready.
+    """Judge a claim; JSON-ready. results: method -> its results in the claim's environment, one per
+    seed.
 
     The verdict is `reproduced`, `contradicted` (the interval is on the other side), `no difference
     found`, or `not run`. A claim that nothing is gained (or lost) is reproduced if the interval
@@ -79,10 +80,10 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
 
 
 def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]]) -> dict[str, Any]:
-    """Interquartile mean of Pass@1 over environments and seeds, for each method that ran in all of
-    them.
+    """Interquartile mean of Pass@1 over environments and seeds, for each method that ran in all
+    environments. Empty if there is only one environment.
 
-    results: by (environment, method).
+    results: (environment, method) -> one result per seed.
     """
     environments = dict.fromkeys(environment for environment, _ in results)
     out = {}
@@ -102,7 +103,8 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
 
 
 def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
-    """Means over seeds and the range of Pass@1, for validation steps that all seeds have."""
+    """Return, for each validation step that all seeds have, the mean Pass@1 and its range over
+    seeds (`low`, `high`). The mean Pass@8 is included if all seeds have it."""
     if not results:
         return []
     # A step that only some seeds have would make the curve jump.

@@ -1,4 +1,4 @@
-"""Tabular Q-learning with as many actions as a training run has taken."""
+"""Compare training runs with tabular Q-learning that takes equally many actions."""
 
 import hashlib
 import json
@@ -14,12 +14,13 @@ from spa_sweeps.grid import TrainingRun
 
 
 def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, Any] | None:
-    """Results of tabular Q-learning with `steps` actions on the puzzles of this training run
-    (`validation.validate_tables`), stored next to it. None if there are none and `learn` is False,
-    or if the environment does not support it."""
+    """Return the results of tabular Q-learning with `steps` actions on the puzzles of this training
+    run (see `validation.validate_tables`). Results are stored next to the run and reused; `learn`
+    computes missing ones. None if there are no results, or if the environment does not support
+    Q-learning."""
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
-    # A result belongs to one budget of actions, and to the puzzles of one configuration.
+    # A stored result is reused only for the same number of actions and the same puzzles.
     puzzles = _puzzles(training.ppo)
     if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known

@@ -1,8 +1,8 @@
 """Tabular Q-learning (Watkins 1989), without a language model.
 
-A Q-table has no values for unseen boards, so there are two variants. One first takes `STEPS`
-actions in copies of its own puzzle. The other learns from other puzzles, and plays at random in
-unseen states.
+A Q-table has no values for unseen boards, so there are two variants. `Scout` first takes `STEPS`
+actions in copies of the puzzle that it is about to play. `table_engine` plays by a table learned on
+other puzzles, and acts at random in unseen states.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,9 +54,10 @@ def require_copies(env: TextEnv, tag: str) -> None:
 def learn(
     values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator
 ) -> None:
-    """Run Q-learning in place, over games of at most `most` actions each, until `steps` actions are
-    taken or no game is left. The share of random actions falls linearly from 1 to `LEAST_EPSILON`
-    by half-way; the learning rate is 1 / visits, at least `LEAST_RATE`."""
+    """Update `values` by Q-learning in games of at most `most` actions each, until `steps` actions
+    are taken or `starts` is exhausted. The share of random actions falls linearly from 1 to
+    `LEAST_EPSILON` in the first half; the learning rate is 1 / visits, but at least
+    `LEAST_RATE`."""
     done = 0
     for env in starts:
         for _ in range(most):
@@ -74,7 +75,7 @@ def learn(
             reward, over, _ = checked_step(result)
             done += 1
             after = values.get(env.state_text("grid"), {})
-            # A terminated game has no future reward. A truncated game has, because only the step
+            # A terminated game has no future reward. A truncated game does, because only the step
             # limit ended it.
             future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
             value, visits = known[name]
@@ -97,15 +98,16 @@ def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
 
 
 def table_engine(values: Values, *, max_actions: int) -> ScriptedEngine:
-    """Play greedily by a finished Q-table; in a state that is not in the table, take a uniformly
-    random action."""
+    """Return an engine that plays greedily by a finished Q-table. In a state that is not in the
+    table, it takes a uniformly random action."""
     return ScriptedEngine(lambda prompt: _response_by(values, prompt, max_actions))
 
 
 class Scout(ScriptedEngine):
-    """Plays each puzzle by its own Q-table, made in the state in which an episode is first met, or
-    in which it leaves the states of its table. A table depends only on the puzzle and that state,
-    and members of a group share it."""
+    """Engine that explores a puzzle by Q-learning before it plays the puzzle. Exploration starts
+    from the first state of an episode that it is asked about, and again when an episode reaches a
+    state outside its Q-table. A table depends only on the puzzle and the start of its exploration,
+    so the episodes of a group share it."""
 
     def __init__(
         self, *, max_actions: int, most: int, template: ChatTemplate | None = None
@@ -147,7 +149,8 @@ class Scout(ScriptedEngine):
 
 
 def _response_by(values: Values, prompt: Prompt, most: int) -> str:
-    """The response of a Q-table to a prompt, with randomness from the prompt's seed."""
+    """Return a response with at most `most` actions chosen by a Q-table; random choices use the
+    prompt's seed."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     return formatted(
         prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))
@@ -155,8 +158,9 @@ def _response_by(values: Values, prompt: Prompt, most: int) -> str:
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
-    """At most `most` best actions in sequence, in a copy with its own randomness, for as long as
-    the table has the state; a random action if it lacks the first one."""
+    """Return up to `most` best actions, played in a copy of the environment with its own noise. The
+    plan ends where the game ends or the table lacks the state. If the table lacks the current
+    state, the plan is one random action."""
     plan: list[str] = []
     twin = env
     while len(plan) < most and (known := values.get(twin.state_text("grid"))):

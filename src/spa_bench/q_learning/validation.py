@@ -2,7 +2,7 @@
 
 There are two variants, since a Q-table has no values for unseen boards. *On other puzzles*: a table
 learns on training puzzles, and plays at random in unseen states. This is the fair comparison. *On
-the puzzle itself*: the table first tries each reported puzzle, which no model may.
+the puzzle itself*: the table first explores each reported puzzle, which no model is allowed to do.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ SAME = "on the puzzle itself"
 
 
 def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
-    """Success on the validation puzzles of a table after `steps` actions in training puzzles, and
-    of a table that tries each puzzle first; None for environments that list no actions or cannot be
-    copied."""
+    """Measure success rates on the validation puzzles: of a Q-table after `steps` actions in
+    training puzzles (`OTHER`), and of `Scout`, which explores each puzzle first (`SAME`). None if
+    `require_copies` rejects an environment."""
     worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)

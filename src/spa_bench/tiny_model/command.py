@@ -7,7 +7,7 @@ from spa.commands.arguments import positive_number, say, whole_number
 
 
 def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa model pretrain-tiny`."""
+    """Add the arguments of `spa model pretrain-tiny` to `parser`."""
     parser.add_argument(
         "folder",
         nargs="?",

@@ -1,11 +1,12 @@
-"""The documents on which the bundled model is pretrained: how to respond, how to quote, and the
-positions of cells.
+"""The documents on which the bundled model is pretrained. They teach how to respond, how to quote a
+state, and where cells are relative to each other.
 
-They replace the abilities of an instruct model. A conversation shows unrelated states: every turn
+They replace the abilities of an instruct model. The turns of a conversation are unrelated: each
 shows the start of another random puzzle. The response quotes the state and "predicts" a corrupted
-copy of it. Its actions follow from its text by random habits: tables from cells to actions that are
-unrelated to the effect of an action. Other documents are about the displacement between two cells.
-No document contains a transition of any environment, and none reveals the effect of an action.
+copy of it. Its actions depend on its text through random habits: fixed random tables (`HABITS`)
+from cells to action weights, unrelated to the effects of the actions. Other documents state the
+displacement between two cells. No document contains a transition of any environment, and none
+reveals the effect of an action.
 """
 
 import re
@@ -67,7 +68,7 @@ class Documents:
         )
 
     def next(self) -> str | tuple[Message, ...]:
-        """Sample a plain text about displacements, or a conversation."""
+        """Sample the next document: a plain text about displacements, or a conversation."""
         if self.rng.random() < self.displacement_share:
             return self._displacements()
         kind = int(np.searchsorted(self.weights, self.rng.random()))
@@ -159,15 +160,16 @@ class Documents:
 
 
 def player_cell(state: str) -> tuple[int, int] | None:
-    """Row and column of the player in a coordinate sentence; None if it does not name them."""
+    """Row and column of the player in a coordinate sentence; None if the sentence does not state
+    the player's cell."""
     match = _PLAYER.search(state)
     return None if match is None else (int(match.group(1)[1]), int(match.group(1)[3]))
 
 
 def corrupted(state: str, rng: np.random.Generator) -> str:
-    """Replace one part of the state at random: a cell (usually the player's) by any cell or by one
-    in the state; in a state without cells, a character by another. In one of five cases the state
-    is unchanged."""
+    """Return the state with one random part replaced. A cell (usually the player's) becomes a
+    random cell or one that the state names. In a state without cells, a character becomes another
+    of its characters. With probability 0.2 the state is unchanged."""
     if rng.random() < 0.2:
         return state
     cells = list(_CELL.finditer(state))

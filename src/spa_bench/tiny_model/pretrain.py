@@ -1,9 +1,9 @@
 """Pretraining of the bundled base model: a Qwen2-architecture language model of about a million
 parameters.
 
-It learns the two response formats, to quote a state and to act by random habits (see
-`spa_bench.tiny_model.documents`), but nothing of any environment's dynamics. The same seed on the
-same processor type gives the same weights.
+It learns the two response formats, quoting a state, and acting by random habits (see
+`spa_bench.tiny_model.documents`), but nothing about the dynamics of any environment. The same seed
+on the same processor type gives the same weights.
 """
 
 import time
@@ -155,8 +155,8 @@ def document_batches(
     not.
     """
     while True:
-        # Sorting within a pool keeps padding small. The
-        # shuffle keeps lengths from decreasing over the pool.
+        # Sorting within a pool keeps padding small. The shuffle keeps lengths from decreasing over
+        # the pool.
         tokenized = [tokenize(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenized])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))

@@ -26,8 +26,8 @@ _VARYING = re.compile(_CELL + r"|\d")
 
 
 def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
-    """Split `texts` at digits, cells and the `varying` strings; returns the pieces in order of
-    first appearance."""
+    """Split `texts` at digits, cells and the `varying` strings. Returns the distinct pieces of at
+    least two characters, in order of first appearance."""
     # Longest first: an alternation takes the first alternative that matches.
     cut = re.compile(
         "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
