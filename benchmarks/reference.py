@@ -3,17 +3,20 @@ on a board.
 
     python benchmarks/reference.py [BOARD…] [--folder benchmarks/results/reference]
 
-Each board's file has, for every policy, the number of wins of each puzzle. `spa.envs.reference` defines the
-policies. Brackets are 95 % CI over puzzles.
+Each board's file has, for every policy, the number of wins of each puzzle. `spa.envs.reference` and
+`spa_bench.reference` define the policies. Brackets are 95 % CI over puzzles; of learners, which learn again for
+each sample (`LEARNERS`), over samples and puzzles.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from spa.envs.base import TextEnv
 from spa.envs.reference import REFERENCES, NextAction, policy_success
@@ -21,6 +24,12 @@ from spa.envs.registry import make_env
 from spa.evaluation.statistics import rate_interval
 from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed
+from spa_bench.reference.hidden_lake import (
+    all_worlds,
+    believed_plan,
+    elimination_episode,
+    learn_world,
+)
 from spa_bench.reference.labels import (
     make_labels,
     nearest_neighbour,
@@ -35,6 +44,10 @@ from spa_bench.reference.rules import (
     single_candidate,
     table_success,
 )
+from spa_bench.reference.sokoban import look_ahead_around_walls, walk_around_walls
+from spa_bench.reference.sudoku import solution_lookup, stored_solutions
+from spa_games.hidden_dynamics_lake import HiddenDynamicsLake
+from spa_games.sudoku import Sudoku
 
 SAMPLES = 8
 """Episodes of each policy on each puzzle; of policies without chance 1."""
@@ -123,29 +136,74 @@ POLICIES: dict[str, dict[str, NextAction]] = {
         "ordinary_plan": ordinary_plan,
         "plan_without_letters": plan_without_letters,
     },
+    "sokoban": {
+        "walk_around_walls": walk_around_walls,
+        "look_ahead_around_walls": look_ahead_around_walls(1, remember=False),
+        "look_ahead_around_walls_no_revisits": look_ahead_around_walls(1, remember=True),
+        "look_ahead_3_around_walls_no_revisits": look_ahead_around_walls(3, remember=True),
+    },
     "sudoku": {"single_candidate": single_candidate},
 }
 """Policies of one type beyond those that every game may have."""
 
 
+def factored_counts_search(
+    moves: int, env: TextEnv, held_out: Collection[str], sample: int
+) -> NextAction:
+    """Learn a HiddenDynamicsLake from random moves and plan with what was learned."""
+    assert isinstance(env, HiddenDynamicsLake)
+    return believed_plan(learn_world(env, moves, seed=sample))
+
+
+def lookup(puzzles: int, env: TextEnv, held_out: Collection[str], sample: int) -> NextAction:
+    """Store the solutions of training puzzles and look them up."""
+    assert isinstance(env, Sudoku)
+    return solution_lookup(stored_solutions(env, puzzles, seed=sample, held_out=held_out))
+
+
+Learner = Callable[[TextEnv, Collection[str], int], NextAction]
+"""(game, content hashes of the measured puzzles, sample) -> the learned policy."""
+LEARNERS: dict[str, dict[str, Learner]] = {
+    "hidden_dynamics_lake": {
+        f"factored_counts_search_{moves}_moves": partial(factored_counts_search, moves)
+        for moves in (20, 40, 80, 160, 2400)
+    },
+    "sudoku": {
+        f"solution_lookup_{puzzles}_puzzles": partial(lookup, puzzles) for puzzles in (200, 800)
+    },
+}
+"""Policies that learn before they play, again for each of the `SAMPLES` samples."""
+ELIMINATION = {"elimination": 1, "elimination_kept_over_16_episodes": 16}
+"""Learners inside the episodes of a HiddenDynamicsLake: the number of episodes after which they
+forget."""
+
+
 def measure(board: Board) -> dict[str, Any]:
     """The wins of every policy on every puzzle, and their rates."""
-    policies = REFERENCES | POLICIES.get(board.env_type, {})
     env = make_env(board.env_type, board.options)
     hashes = []
+    texts = []
     optimum = []
-    wins: dict[str, list[int] | None] = {name: [] for name in policies}
     for seed in board.seeds:
         env.reset(seed=seed)
-        text = env.puzzle_text()
         hashes.append(puzzle_hash(env))
+        texts.append(env.puzzle_text())
         optimum.append(env.best_success(board.cap))
-        for name, policy in policies.items():
+    fixed = REFERENCES | POLICIES.get(board.env_type, {})
+    learners = LEARNERS.get(board.env_type, {})
+    policies = {name: [policy] * SAMPLES for name, policy in fixed.items()} | {
+        name: [learn(env, hashes, sample) for sample in range(SAMPLES)]
+        for name, learn in learners.items()
+    }
+    wins: dict[str, list[int] | None] = {name: [] for name in policies}
+    by_sample = {name: [list[bool]() for _ in range(SAMPLES)] for name in learners}
+    for seed, text in zip(board.seeds, texts, strict=True):
+        for name, players in policies.items():
             counts = wins[name]
             if counts is None:
                 continue
             won = []
-            for sample in range(SAMPLES):
+            for sample, policy in enumerate(players):
                 noise = stream_seed(seed, "reference", sample)
                 # Given as a board, the puzzle is not made again.
                 env.reset(seed=seed, options={"board": text, "noise_seed": noise})
@@ -154,6 +212,14 @@ def measure(board: Board) -> dict[str, Any]:
             # The single-candidate solver has no action where every cell has several digits.
             missing = None in won and name != "single_candidate"
             wins[name] = None if missing else [*counts, sum(map(bool, won))]
+            if name in learners:
+                for sample, result in enumerate(won):
+                    by_sample[name][sample].append(bool(result))
+    by_episode = dict[str, list[float]]()
+    if isinstance(env, HiddenDynamicsLake):
+        for name, episodes in ELIMINATION.items():
+            by_sample[name], by_episode[name] = eliminate(env, board.cap, texts, episodes)
+            wins[name] = [sum(won) for won in zip(*by_sample[name], strict=True)]
     rates = {
         name: [count / SAMPLES for count in counts]
         for name, counts in wins.items()
@@ -170,12 +236,42 @@ def measure(board: Board) -> dict[str, Any]:
         "cap": board.cap,
         "puzzles": len(board.seeds),
         "samples": SAMPLES,
-        "success": {name: rate(values) for name, values in rates.items()},
+        "success": {
+            name: rate(*by_sample[name]) if name in by_sample else rate(values)
+            for name, values in rates.items()
+        },
+        "success_by_sample": {
+            name: [round(float(np.mean(one)), 4) for one in found]
+            for name, found in by_sample.items()
+        },
+        "success_by_episode": by_episode,
         "wins": wins,
         "wins_without_chance": learned,
         "seeds": list(board.seeds),
         "puzzle_hashes": hashes,
     }
+
+
+def eliminate(
+    env: HiddenDynamicsLake, cap: int, texts: Sequence[str], episodes: int
+) -> tuple[list[list[bool]], list[float]]:
+    """Play the puzzles in random order by elimination of worlds, which begins again after every
+    `episodes` puzzles. Returns success per sample and puzzle, and the success of each episode's number
+    since the beginning."""
+    found = []
+    by_number = [list[bool]() for _ in range(episodes)]
+    for sample in range(SAMPLES):
+        rng = stream(episodes, "reference/elimination", sample)
+        won = [False] * len(texts)
+        beliefs = all_worlds()
+        for number, puzzle in enumerate(rng.permutation(len(texts))):
+            if number % episodes == 0:
+                beliefs = all_worlds()
+            env.reset(seed=0, options={"board": texts[puzzle]})
+            won[puzzle], beliefs = elimination_episode(env, beliefs, cap, rng)
+            by_number[number % episodes].append(won[puzzle])
+        found.append(won)
+    return found, [round(float(np.mean(results)), 4) for results in by_number]
 
 
 def learned_wins(board: Board, env: TextEnv, held_out: Sequence[str]) -> dict[str, list[int]]:
@@ -206,9 +302,9 @@ def learned_wins(board: Board, env: TextEnv, held_out: Sequence[str]) -> dict[st
     return found | {"counted_table_search": wins(partial(table_success, env, table, board.cap))}
 
 
-def rate(values: Sequence[float]) -> dict[str, float]:
-    """Mean and 95 % CI over puzzles."""
-    found = rate_interval([values], seed=0)
+def rate(*values: Sequence[float]) -> dict[str, float]:
+    """Mean and 95 % CI over puzzles, and over samples if there are several."""
+    found = rate_interval(values, seed=0)
     return {name: round(getattr(found, name), 4) for name in ("mean", "low", "high")}
 
 

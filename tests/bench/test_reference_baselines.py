@@ -1,8 +1,16 @@
 import numpy as np
 
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.reference import reference_success
+from spa.envs.reference import policy_success, reference_success, walk
 from spa.rollout.loop import puzzle_hash
+from spa_bench.reference.hidden_lake import (
+    PUSHES,
+    World,
+    all_worlds,
+    believed_plan,
+    elimination_episode,
+    learn_world,
+)
 from spa_bench.reference.labels import (
     Label,
     make_labels,
@@ -12,6 +20,15 @@ from spa_bench.reference.labels import (
     with_symmetries,
 )
 from spa_bench.reference.rules import count_table, single_candidate, table_success
+from spa_bench.reference.sokoban import (
+    look_ahead_around_walls,
+    moved,
+    pushes_to,
+    walk_around_walls,
+)
+from spa_bench.reference.sudoku import solution_lookup, stored_solutions
+from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
+from spa_games.sokoban import Sokoban
 from spa_games.sudoku import Sudoku
 
 
@@ -81,3 +98,95 @@ def test_reference_policies_play_the_rest_of_the_game():
     env.reset(seed=0, options={"board": "P__\n___\n__G"})
     env.step("Right")
     assert reference_success(env, "walk", 3, seed=0)
+
+
+def test_factored_counts_learn_the_nine_facts_of_a_hidden_lake():
+    for world in (0, 1):
+        env = HiddenDynamicsLake(world=world)
+        learned = learn_world(env, 160, seed=1)
+        assert (learned.turns, learned.pushes) == world_of(world)
+        play = believed_plan(learned)
+        for seed in range(20):
+            env.reset(seed=seed)
+            assert policy_success(env, play, env.optimal_steps(), np.random.default_rng(seed))
+
+
+def test_believed_plans_know_nothing_but_what_was_counted():
+    env = HiddenDynamicsLake(min_moves=3)
+    wrong = World((0, 1, 2, 3), (None,) * 5)
+    assert wrong.turns != world_of(0)[0]
+    wins = 0
+    for seed in range(40):
+        env.reset(seed=seed)
+        wins += policy_success(env, believed_plan(wrong), 6, np.random.default_rng(seed))
+    assert wins < 8
+    few = [learn_world(env, 5, seed=seed) for seed in range(10)]
+    assert all((one.turns, one.pushes) != world_of(0) for one in few)
+
+
+def test_moves_around_walls_are_those_of_sokoban():
+    env = Sokoban(num_boxes=[1, 2])
+    rng = np.random.default_rng(0)
+    for seed in range(30):
+        env.reset(seed=seed)
+        deltas = dict(zip(env.action_names(), env.room.deltas(), strict=True))
+        for _ in range(20):
+            now = env.player, frozenset(env.boxes)
+            action = env.random_action(rng)
+            over = env.step(action)[2]
+            assert moved(env.room, now, deltas[action]) == (env.player, frozenset(env.boxes))
+            if over:
+                break
+
+
+def test_look_ahead_around_walls_goes_around_walls_and_does_not_return():
+    # The walk, which ignores walls, runs into the wall above the player.
+    board = "######\n#___O#\n#_##_#\n#_P#_#\n#_#_X#\n#____#\n######"
+    env = Sokoban(dim_x=7)
+    wins = {}
+    for name, policy in {
+        "walk": walk,
+        "around": look_ahead_around_walls(1, remember=True),
+        "deep": look_ahead_around_walls(3, remember=True),
+    }.items():
+        env.reset(seed=0, options={"board": board})
+        wins[name] = policy_success(env, policy, 12, np.random.default_rng(0))
+    assert wins == {"walk": False, "around": True, "deep": True}
+    env.reset(seed=0, options={"board": board})
+    assert pushes_to(env.room, env.room.targets[0])[4 * 7 + 4] == 3
+    assert walk_around_walls(lake(), None) is None
+
+
+def test_stored_solutions_solve_sudokus_whose_clues_they_fit():
+    env = Sudoku(clues=[6, 7, 8], max_steps=None)
+    env.reset(seed=0)
+    held_out = {puzzle_hash(env)}
+    solutions = stored_solutions(env, 60, seed=0, held_out=held_out)
+    assert len(solutions) == 60
+    rng = np.random.default_rng(0)
+    won, fitting = [], []
+    for seed in range(60):
+        env.reset(seed=seed)
+        best = Sudoku(clues=[6, 7, 8], max_steps=None)
+        best.reset(seed=seed)
+        for action in best.expert_actions(16):
+            best.step(action)
+        fitting.append([*best.cells] in solutions)
+        won.append(policy_success(env, solution_lookup(solutions), 10, rng))
+    assert won == fitting
+    assert 0 < sum(won) < 60
+
+
+def test_elimination_keeps_the_true_world_and_learns_it_in_a_few_episodes():
+    turns, pushes = world_of(0)
+    env = HiddenDynamicsLake(min_moves=3)
+    beliefs = all_worlds()
+    won = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        success, beliefs = elimination_episode(env, beliefs, 6, np.random.default_rng(seed))
+        won.append(success)
+        same = (beliefs.turns == turns).all(axis=1)
+        assert (beliefs.pushes[same] == [PUSHES.index(push) for push in pushes]).all(axis=1).any()
+    assert len(beliefs.turns) == 1
+    assert all(won[-6:])

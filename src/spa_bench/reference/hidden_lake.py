@@ -1,0 +1,193 @@
+"""Learners of a HiddenDynamicsLake whose structure is that of the prompt: an action has a direction,
+and a letter has a push or none."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+
+from spa.envs.base import TextEnv
+from spa.envs.frozen_lake_maps import TURNS, moves
+from spa.envs.limits import checked_step
+from spa.envs.reference import NextAction
+from spa.seeds import stream, stream_seed
+from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
+
+PUSHES = (*range(len(TURNS)), None)
+"""A letter's push: an index into `TURNS`; None is no push."""
+TURN_ACTIONS = 2
+"""Actions between two looks at the state, as models play."""
+DISCOUNT = 0.8
+"""Worth of a win one action later."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Nine facts: the direction of each action, in the order of its names, and the push of each
+    letter."""
+
+    turns: tuple[int, ...]
+    pushes: tuple[int | None, ...]
+
+
+class BelievedLake(HiddenDynamicsLake):
+    """A lake with the dynamics that a learner believes in."""
+
+    def __init__(self, size: int, world: World) -> None:
+        super().__init__(size=size)
+        self._effects, self._pushes = world.turns, world.pushes
+
+
+def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
+    """Learn the nine facts from `count` random moves on random puzzles: the facts that explain the
+    most moves, ties broken at random."""
+    rng = stream(seed, "factored/moves")
+    # For each action and direction: the number of moves that it explains by each letter and push;
+    # the letter None is a move without an arrival on ice.
+    explained = defaultdict[tuple[int, int], Counter[tuple[str | None, int | None]]](Counter)
+    over = True
+    puzzles = 0
+    for _ in range(count):
+        if over:
+            env.reset(seed=stream_seed(seed, "factored/puzzle", puzzles) % 2**31)
+            puzzles += 1
+        before = env.player
+        index = int(rng.integers(len(TURNS)))
+        over = checked_step(env.step(env.action_names()[index]))[1]
+        for turn in range(len(TURNS)):
+            explained[index, turn].update(_explanations(env, before, turn))
+    return _most_explained(explained, rng)
+
+
+def _explanations(
+    env: HiddenDynamicsLake, before: int, turn: int
+) -> list[tuple[str | None, int | None]]:
+    """The letter and each of its pushes that explain the last move if the action's direction is
+    `turn`."""
+    landed = moves(env.size, TURNS[turn])[before]
+    if landed == before or landed == env.lake.goal or landed in env.lake.holes:
+        return [(None, None)] if landed == env.player else []
+    return [
+        (env.letters[landed], push)
+        for push in PUSHES
+        if env.player == (landed if push is None else moves(env.size, TURNS[push])[landed])
+    ]
+
+
+def _most_explained(
+    explained: dict[tuple[int, int], Counter[tuple[str | None, int | None]]], rng: Any
+) -> World:
+    """The facts that explain the most moves. Given the directions, each letter is independent."""
+    ranked = []
+    for turns in product(range(len(TURNS)), repeat=len(TURNS)):
+        counts = sum((explained[pair] for pair in enumerate(turns)), Counter())
+        pushes = [
+            max(PUSHES, key=lambda p: (counts[letter, p], rng.random())) for letter in LETTERS
+        ]
+        total = counts[None, None] + sum(counts[pair] for pair in zip(LETTERS, pushes, strict=True))
+        ranked.append((total, rng.random(), World(turns, tuple(pushes))))
+    return max(ranked, key=lambda entry: entry[:2])[2]
+
+
+def believed_plan(world: World) -> NextAction:
+    """Build the policy that follows a shortest path of the believed world, found breadth first after
+    every action; without a path it takes an action that leads into no believed hole. None in other
+    games."""
+
+    def play(env: TextEnv, rng: Any) -> str | None:
+        if not isinstance(env, HiddenDynamicsLake):
+            return None
+        names = _believed_moves(env.size, world, env.state_text("grid"))
+        return names[int(rng.integers(len(names)))]
+
+    return play
+
+
+@lru_cache(maxsize=100_000)
+def _believed_moves(size: int, world: World, board: str) -> tuple[str, ...]:
+    believed = BelievedLake(size, world)
+    believed.reset(seed=0, options={"board": board})
+    path = believed.expert_actions(1)
+    if path:
+        return path
+    safe = list[str]()
+    for name in believed.action_names():
+        believed.reset(seed=0, options={"board": board})
+        if not checked_step(believed.step(name))[1]:
+            safe.append(name)
+    return tuple(safe) or believed.action_names()
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """The worlds that are still possible: `turns` [worlds, actions], `pushes` [worlds, letters], where
+    the last index of `PUSHES` is no push."""
+
+    turns: np.ndarray
+    pushes: np.ndarray
+
+    def keep(self, possible: np.ndarray) -> "Beliefs":
+        """Keep the worlds of a mask."""
+        return Beliefs(self.turns[possible], self.pushes[possible])
+
+
+def all_worlds() -> Beliefs:
+    """Every world in which no two actions, and no two letters, do the same."""
+    pairs = [*product(permutations(range(len(TURNS))), permutations(range(len(PUSHES))))]
+    return Beliefs(np.array([turns for turns, _ in pairs]), np.array([push for _, push in pairs]))
+
+
+def elimination_episode(
+    env: HiddenDynamicsLake, beliefs: Beliefs, limit: int, rng: Any
+) -> tuple[bool, Beliefs]:
+    """Play an episode without experience beforehand; returns success and the worlds that no turn
+    contradicts.
+
+    Each turn takes the two actions with the highest mean worth over the possible worlds, where a
+    win after d more actions is worth 0.8 ** d, and later actions know the world. Ties are broken at
+    random.
+    """
+    for start in range(0, limit, TURN_ACTIONS):
+        leads = _leads(env, beliefs)
+        worth = _worth(env, leads, limit - start - TURN_ACTIONS)
+        worlds = np.arange(len(leads))
+        pairs = [*product(range(len(TURNS)), repeat=TURN_ACTIONS)]
+        ends = [leads[worlds, second, leads[:, first, env.player]] for first, second in pairs]
+        values = np.array([worth[worlds, end].mean() for end in ends])
+        best = np.flatnonzero(values >= values.max() - 1e-9)
+        choice = int(best[int(rng.integers(len(best)))])
+        over, won = False, False
+        for index in pairs[choice]:
+            if not over:
+                _, over, info = checked_step(env.step(env.action_names()[index]))
+                won = bool(info["success"])
+        beliefs = beliefs.keep(ends[choice] == env.player)
+        if over:
+            return won, beliefs
+    return False, beliefs
+
+
+def _leads(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
+    """The cell that each action leads to, [worlds, actions, cells]; holes and goal keep the player."""
+    cells = np.arange(env.size**2)
+    tables = np.array([*(moves(env.size, turn) for turn in TURNS), cells])
+    ends = np.isin(cells, [*env.lake.holes, env.lake.goal])
+    letters = np.array([LETTERS.index(letter) for letter in env.letters])
+    landed = tables[beliefs.turns]
+    worlds = np.arange(len(landed))[:, None, None]
+    pushed = tables[beliefs.pushes[worlds, letters[landed]], landed]
+    leads = np.where((landed == cells) | ends[landed], landed, pushed)
+    return np.where(ends, cells, leads)
+
+
+def _worth(env: HiddenDynamicsLake, leads: np.ndarray, left: int) -> np.ndarray:
+    """The worth of each cell with `left` actions left, [worlds, cells]."""
+    worth = np.zeros((len(leads), env.size**2))
+    worth[:, env.lake.goal] = 1.0
+    worlds = np.arange(len(leads))[:, None, None]
+    for _ in range(left):
+        worth = np.maximum(worth, DISCOUNT * worth[worlds, leads].max(axis=1))
+    return worth

@@ -1,0 +1,46 @@
+"""Sudoku without rules: the solutions of training puzzles, looked up by the clues."""
+
+from collections.abc import Collection
+from typing import Any
+
+from spa.envs.base import TextEnv
+from spa.envs.reference import NextAction
+from spa.rollout.loop import puzzle_hash
+from spa.seeds import stream_seed
+from spa_games.sudoku import Sudoku
+
+
+def stored_solutions(
+    env: Sudoku, count: int, *, seed: int, held_out: Collection[str]
+) -> list[list[int]]:
+    """The solutions of `count` different puzzles that are not in `held_out` (content hashes)."""
+    known = set(held_out)
+    found = list[list[int]]()
+    number = 0
+    while len(found) < count:
+        env.reset(seed=stream_seed(seed, "solutions/puzzle", number) % 2**31)
+        number += 1
+        content = puzzle_hash(env)
+        if content in known:
+            continue
+        known.add(content)
+        for action in env.expert_actions(env.cells.count(0)):
+            env.step(action)
+        found.append([*env.cells])
+    return found
+
+
+def solution_lookup(solutions: Collection[list[int]]) -> NextAction:
+    """Build the policy that copies a stored solution that agrees with the clues, from the first
+    empty cell on; a random action if there is none."""
+
+    def play(env: TextEnv, rng: Any) -> str | None:
+        if not isinstance(env, Sudoku):
+            return None
+        for solution in solutions:
+            if all(given in (0, digit) for given, digit in zip(env.given, solution, strict=True)):
+                cell = env.cells.index(0)
+                return f"{cell // env.size + 1},{cell % env.size + 1},{solution[cell]}"
+        return env.random_action(rng)
+
+    return play
