@@ -73,14 +73,14 @@ class Prompt:
     # int32 [T], the conversation so far, generation prompt and prefill included; empty for
     # engines without tokens
     token_ids: np.ndarray
-    prefill: str  # text that the response is forced to begin with (already part of token_ids)
+    prefill: str  # text with which the response must begin (already part of token_ids)
     seed: int  # seed of this row's own sampling stream
     images: tuple[bytes, ...] = ()  # the images of the messages, as PNG files
     mode: PromptMode = "base"  # mode of the requested response, for policies without a model
     action_sep: str = "||"  # separator of the actions in an answer, for policies without a model
     response_format: str = "prediction_first"  # for policies without a model
     turn: int = 0  # index of the turn in the episode, from 0
-    turns_left: int | None = None  # in the episode, this one included; None: unknown
+    turns_left: int | None = None  # in the episode, including this turn; None: unknown
     continued: bool = True  # a later turn may continue this conversation, so caching is worthwhile
     actions_left: int | None = None  # in the episode; None: as many as a response may contain
     max_actions: int | None = None  # per response; None: no known limit
@@ -107,8 +107,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """The parts of a response. Missing and unclosed parts are None, and so are repeated ones
-    outside mode "base".
+    """The parts of a response. A part that is missing or not closed is None; outside mode "base",
+    so is a part that is repeated.
 
     Example: ParsedResponse(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
     well_formed=True)
@@ -139,7 +139,7 @@ class Turn:
     # one per executed action: action_is_valid, action_is_effective, success
     infos: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
-    world_state: str | None = None  # what the agent should know of `state`; None: `state` itself
+    world_state: str | None = None  # the correct observation of `state`; None: `state` itself
     next_world_state: str | None = None
     # unweighted values of the terms of a user-defined reward; the game's own reward may be one of
     # them
@@ -230,8 +230,7 @@ class Episode:
         return out
 
     def __repr__(self) -> str:
-        """Identity and outcome of the episode, without texts and tokens, which would be too
-        long."""
+        """Describe the episode by tag, puzzle and outcome, without its long texts and tokens."""
         outcome = f"stop={self.stop.value!r}, success={self.success}, score={self.score:g}"
         turns = len(self.turns)
         return f"Episode({self.tag!r}, puzzle_seed={self.puzzle_seed}, turns={turns}, {outcome})"
@@ -264,7 +263,7 @@ def tokens_in(episodes: Sequence[Episode]) -> int:
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Convert a turn to JSON; fields that equal their default are left out."""
+    """Convert a turn to a JSON-compatible dict; optional fields without a value are left out."""
     data: dict[str, Any] = asdict(turn)
     if not data["response"]["options"]:
         del data["response"]["options"]

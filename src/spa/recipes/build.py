@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 def weights_source(path: str, resume: Path | None, settings: ModelConfig) -> str:
-    """Source of a policy's weights: `path`, or the checkpoint `resume`.
+    """Return where a policy's weights are loaded from: the checkpoint `resume` if given, otherwise
+    `path`.
 
-    With LoRA it is always `path`, the weights that the run started from; the checkpoint's adapters
-    are added later.
+    With LoRA it is always `path`, the base weights; the checkpoint's adapters are loaded later.
     """
     return str(resume) if resume and settings.lora_rank == 0 else path
 
@@ -43,8 +43,8 @@ def build_policy(
     seed: int,
     resume: Path | None = None,
 ) -> tuple[Any, ChatTemplate]:
-    """Build the policy for training, from `path` or as it was at the checkpoint `resume`; also
-    return its chat template."""
+    """Build the policy for training from the checkpoint `resume` if given, otherwise from `path`;
+    return it with its chat template."""
     for note in translated("model_notes", path):
         log.warning("%s", note)
     model, template = load_actor(cfg, weights_source(path, resume, settings), device, settings)
@@ -68,7 +68,8 @@ def build_critic(
     settings = cfg.model
     saved = resume / "critic" if resume else None
     weights = saved if settings.lora_rank == 0 else None
-    # A model with its own Python code names no class for the body alone.
+    # A model with its own Python code has no class for the body alone, so it is loaded from `path`
+    # first and gets the saved body afterwards.
     own_code = settings.trust_remote_code
     source = str(weights) if weights and not own_code else path
     attention = pick_attention(
@@ -122,8 +123,8 @@ def trainable(
     grad_clip: float,
     played: bool = False,
 ) -> Trainable:
-    """Distribute the model over the ranks, and combine it with the optimizer that `optimizer`
-    makes. played: whether engines sample from it."""
+    """Distribute the model over the ranks, then call `optimizer` to make its optimizer. played:
+    whether engines sample from the model."""
     autocast = pick_autocast(dtype, device)
     # The optimizer is made last, since shards are new parameters.
     parallel = parallelize(model, strategy, sharding, autocast=autocast, played=played)
@@ -145,11 +146,11 @@ def parallelize(
     trained: bool = True,
     played: bool = False,
 ) -> Replica:
-    """This rank's part of a model: the only copy, one of several full copies (`ddp`), or a shard
-    (`fsdp`).
+    """Return this rank's part of a model: the only copy, one of several full copies (`ddp`), or a
+    shard (`fsdp`).
 
-    Of a sharded model, every rank also keeps a full copy if engines play with it (`played`),
-    otherwise only rank 0, which writes checkpoints; if the model is not `trained`, no rank does.
+    If a sharded model is `trained`, rank 0 also keeps a full copy, from which it writes
+    checkpoints; if engines sample from the model as well (`played`), every rank keeps one.
     """
     world = current_world()
     # A frozen model has no gradients to average: each rank computes with its own copy.

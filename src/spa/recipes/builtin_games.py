@@ -1,5 +1,5 @@
-"""Games for which the bundled model was made: those whose actions and states it was pretrained
-on."""
+"""Find out whether the bundled model was pretrained on a game, by comparing the words of the game's
+actions and states."""
 
 import logging
 import re
@@ -23,8 +23,8 @@ _WORD = re.compile(r"[^\W\d]+|[^\w\s]")
 
 
 def unknown_game(cfg: Config) -> str:
-    """The tag of a game for which the bundled model was not made; "" if there is none, or if
-    another model is configured."""
+    """Return the first training tag whose game the bundled model was not pretrained on; "" if there
+    is none, or if another model is configured."""
     if cfg.model_path != BUILTIN:
         return ""
     return next(
@@ -33,7 +33,7 @@ def unknown_game(cfg: Config) -> str:
 
 
 def unknown_game_warning(tag: str) -> str:
-    """Advise a user of the bundled model about a game that it was not trained on."""
+    """Return a warning that the bundled model was not trained on a game, with advice."""
     return (
         f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
         f"{', '.join(BUILTIN_GAMES)}. It can learn a small game whose states read "
@@ -43,14 +43,14 @@ def unknown_game_warning(tag: str) -> str:
 
 
 def warn_of_unknown_games(cfgs: Iterable[Config]) -> None:
-    """Warn once, before any work, for each game that the bundled model was not trained on."""
+    """Warn about the first such game of each configuration, but only once per game."""
     for tag in dict.fromkeys(filter(None, map(unknown_game, cfgs))):
         log.warning("%s", unknown_game_warning(tag))
 
 
 def _is_known(cfg: Config, tag: str) -> bool:
-    """Return whether the bundled model knows a game, judged by the words of its actions and states,
-    so that another reward or other boards do not matter."""
+    """Return whether the bundled model knows a game. Only the words of its actions and states are
+    compared, so a different reward or board size does not matter."""
     spec = cfg.custom_envs[tag]
     if spec.env_type in BUILTIN_GAMES:
         return True
@@ -64,7 +64,8 @@ def _is_known(cfg: Config, tag: str) -> bool:
 
 
 def _vocabulary(env: TextEnv, mode: StateText) -> tuple[tuple[str, ...], set[str]]:
-    """The names of the actions, and the words and symbols in the first states of some puzzles."""
+    """The names of the actions, and the words and symbols in the initial states of `PUZZLES`
+    puzzles."""
     words: set[str] = set()
     for seed in range(PUZZLES):
         env.reset(seed=seed)

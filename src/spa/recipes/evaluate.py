@@ -1,10 +1,10 @@
 """Evaluate a policy on unseen puzzles: Pass@1, unbiased Pass@k, and rollout metrics.
 
-Puzzles, noise and sampling are those of the validation during training (`seed.val`). So the last
-checkpoint of a run scores here what its last validation reported, if that had one pass
-(`trainer.validation_steps`). Set `seed.val=...` for other puzzles. Groups are played in fixed
-chunks, and each finished chunk is saved at once: an interrupted evaluation resumes and ends with
-the same bytes.
+Puzzles, noise and sampling are the same as in validation during training (`seed.val`), so the last
+checkpoint of a run gets the score that its last validation reported, provided that validation made
+one pass (`trainer.validation_steps`). Set `seed.val=...` for other puzzles. Groups are played in
+fixed chunks, and each finished chunk is saved at once: an interrupted evaluation can be resumed and
+then writes the same result, byte for byte.
 """
 
 import logging
@@ -62,7 +62,7 @@ class Evaluation:
     worker: setup.RolloutWorker
     puzzles: list[Puzzle]
     known: frozenset[str]  # content hashes of the puzzles that the model was trained on
-    seen: int  # puzzles that are left out, because they are among `known`
+    seen: int  # number of puzzles that are left out because they are in `known`
     eval_set: EvalSet | None
     identity: Fingerprint
     kept: Store
@@ -81,12 +81,13 @@ def evaluate_target(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
     eval_set: EvalSet | None = None,
 ) -> dict[str, Any]:
-    """Play the validation groups as `target`, write the result to `output` and return it.
+    """Play the validation groups with the policy `target`, write the result to `output` and return
+    it.
 
-    ks: the k of Pass@k; by default those in KS that the group size allows. prices: API prices per
-    million input and output tokens. loaded: an engine that already plays as `target`; it is not
-    closed. eval_set: play its puzzles instead of those of `seed.val`; `cfg` must already include
-    its `overrides`.
+    ks: values of k for Pass@k; by default the values in KS up to the group size. prices: API prices
+    per million input and output tokens. loaded: an engine for `target` that is already loaded, with
+    its chat template; it is not closed. eval_set: play the puzzles of this set instead of sampling
+    puzzles by `seed.val`; `cfg` must already include its `overrides`.
 
     Raises ConfigError for an invalid k, DataError if no puzzle is left to play, ModelError if no
     episode could be completed.
@@ -157,12 +158,14 @@ def score(
     ks: Sequence[int],
     prices: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    """The result of an evaluation. Raises ModelError if no episode could be completed."""
+    """Compute the result of an evaluation, as it is written to the result file. Raises ModelError
+    if no episode could be completed."""
     cfg = evaluation.cfg
     target = evaluation.target
     puzzles = evaluation.puzzles
     eval_set = evaluation.eval_set
-    # The bundled model was pretrained without a transition of any puzzle.
+    # The bundled model was pretrained without transitions of any puzzle, so it has no training
+    # puzzles that could be unknown.
     complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
     trained = sum(puzzle.hash in evaluation.known for puzzle in puzzles)
     result: dict[str, Any] = {
@@ -175,7 +178,7 @@ def score(
             "played": len(groups),
             "seen_in_training": evaluation.seen,
             "training_puzzles_known": len(evaluation.known) if complete else None,
-            # Only for games with few puzzles.
+            # Above 0 only in games with few puzzles, where training puzzles are not left out.
             **({"trained_on": trained} if trained else {}),
         },
         "tags": {
@@ -212,7 +215,7 @@ def score(
 def play_puzzles(
     evaluation: Evaluation, loaded: tuple[Engine, ChatTemplate | None] | None
 ) -> list[Group]:
-    """The groups of all puzzles, in order: saved ones, or played now."""
+    """Return the groups of all puzzles in order, playing those that are not saved yet."""
     cfg = evaluation.cfg
     target = evaluation.target
     worker = evaluation.worker
@@ -220,7 +223,7 @@ def play_puzzles(
     kept = evaluation.kept
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
-    # A chunk has whole groups, so that every group of a finished chunk is finished.
+    # A chunk consists of whole groups, so a finished chunk contains no unfinished group.
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started = time.monotonic()
@@ -264,7 +267,8 @@ def play_puzzles(
 
 
 def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
-    """Values of the progress line for the finished groups."""
+    """Return the rates over the finished groups, as text by name, for the progress line. states:
+    whether responses contain predictions."""
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     if not attempts:
         return {}
@@ -280,7 +284,7 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
 def grouped(
     episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, worker: setup.RolloutWorker
 ) -> list[Group]:
-    """Group episodes, given in the order of their specs, by puzzle."""
+    """Group episodes by puzzle; each puzzle of `chunk` has `samples` consecutive episodes."""
     groups = [
         group_of(
             episodes[i * samples : (i + 1) * samples],
@@ -295,8 +299,8 @@ def grouped(
 
 
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
-    """Fingerprint of an evaluation. Of the models behind an API, it includes only the evaluated
-    one."""
+    """Fingerprint of an evaluation. Among the models behind an API, only the settings of the
+    evaluated one are included."""
     complete = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
     asked = {
         name: value
@@ -313,8 +317,9 @@ def side_by_side(cfg: Config) -> int:
 
 
 def groups_key(identity: Fingerprint, episodes: int) -> str:
-    """A hash of everything that a group's outcome depends on, except the number of groups, with the
-    number of `episodes` played at a time."""
-    # The number of groups is left out, so that finished groups are kept when more are requested.
+    """Return the key under which groups are saved: a hash of all settings that a group's outcome
+    depends on, and the number of `episodes` played at a time."""
+    # The number of groups is not part of the key, so that finished groups are reused when more are
+    # requested.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"

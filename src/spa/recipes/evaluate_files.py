@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def write_result(output: Path, result: dict[str, Any]) -> None:
-    """Write a result. Moves another result of the same name to `previous/<n>/`, because it may have
-    cost money."""
+    """Write a result. An earlier result in the same file is moved to `previous/<n>/` if it differs,
+    because it may have cost money."""
     text = json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     if output.is_file() and output.read_bytes() != text.encode():
         log.warning(
@@ -28,13 +28,13 @@ def write_result(output: Path, result: dict[str, Any]) -> None:
 
 
 class Store:
-    """Finished groups in a JSON Lines file. Its first line records the settings; a file with other
-    settings is archived when the first group is added."""
+    """Finished groups in a JSON Lines file. Its first line records the settings; a file with
+    different settings is archived when the first group is added."""
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self._settings = path, settings
         self._groups = dict[tuple[str, str, int], Group]()
-        self._ours = path.is_file() and self._read()  # whether the file is of these settings
+        self._ours = path.is_file() and self._read()  # whether the file has these settings
 
     def __bool__(self) -> bool:
         """Return whether any group is finished."""
@@ -91,9 +91,9 @@ class EpisodeFile:
         self._names = set[str]()
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Append episodes, replacing episodes with the same ids, which exist if an evaluation was
-        killed or an episode is replayed after an error. The first call archives episodes of other
-        settings."""
+        """Append episodes, replacing any with the same ids: a killed evaluation leaves some behind,
+        and failed episodes are played again. The first call archives a file that was written with
+        different settings."""
         if not self._begun:
             self._begin()
         names = {episode.episode_id for episode in episodes}
@@ -125,7 +125,7 @@ class EpisodeFile:
 
 
 def kept_responses(output: Path) -> int:
-    """Number of responses of an API that evaluations with this result file have kept."""
+    """Number of API responses that evaluations with the result file `output` have stored."""
     files = output.parent.glob(f"{glob.escape(output.stem)}.responses-*.jsonl")
     return sum(1 for path in files for _ in read_lines(path))
 

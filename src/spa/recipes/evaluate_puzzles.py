@@ -35,12 +35,11 @@ def unseen_puzzles(
     known: frozenset[str],
     eval_set: EvalSet | None = None,
 ) -> tuple[list[Puzzle], int]:
-    """The validation puzzles, or those of `eval_set`, that are not in `known`, and the number left
-    out.
+    """Return the puzzles to play, and the number of puzzles left out because they are in `known`.
 
-    Environments with a small finite set of puzzles are exempt, as in training; their reference
-    scores say so. Raises DataError if a puzzle of an evaluation set is in `known`, or has changed
-    since the set was made.
+    The puzzles come from `eval_set` if given, otherwise from validation. As in training, no puzzle
+    is left out in environments with a small finite set of puzzles. Raises DataError if a puzzle of
+    an evaluation set is in `known` or has changed since the set was made, or if no puzzle is left.
     """
     by_group: dict[int, list[EpisodeSpec]] = {}
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
@@ -59,7 +58,7 @@ def unseen_puzzles(
         tag = specs[0].tag
         best = None
         references: dict[str, bool | None] = {}
-        # Reference scores apply to the whole tag. Without them each puzzle is played.
+        # If the tag has no reference scores, the reference policies play each puzzle.
         if look is not None and card_of(cfg, tag) is None:
             best = solvable(look.env, cfg.most_actions(tag))
             references = reference_wins(look.env, cfg.most_actions(tag), specs[0].puzzle_seed)
@@ -107,7 +106,7 @@ def difficulty(env: TextEnv) -> int | None:
 
 
 def solvable(env: TextEnv, actions: int) -> float | None:
-    """Success of the best policy within this number of actions; None if unknown."""
+    """Success rate of the optimal policy within `actions` actions; None if unknown."""
     try:
         with boundary("best_success", MAKING_S):
             return env.best_success(actions)
@@ -116,8 +115,9 @@ def solvable(env: TextEnv, actions: int) -> float | None:
 
 
 def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | None]:
-    """Return whether each reference policy wins a puzzle within this number of actions, in one episode;
-    None if it is not available, or if the game cannot be copied."""
+    """Let each reference policy play one episode; return by name whether it wins within `actions`
+    actions. A value is None if the policy is not available for this game, or if the game cannot be
+    copied or has several players."""
     wins: dict[str, bool | None] = {}
     for name in REFERENCES:
         wins[name] = None
@@ -129,8 +129,8 @@ def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | No
 
 
 def reference_scores(cfg: Config) -> dict[str, float]:
-    """Success of the reference policies and the optimum on the validation puzzles, with one episode
-    per puzzle. Leaves out those that are not available."""
+    """Return the success rates on the validation puzzles by name: of each reference policy, with
+    one episode per puzzle, and of the optimal policy (`optimum`). Unknown rates are left out."""
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     best = list[float | None]()
     wins = list[dict[str, bool | None]]()
@@ -147,7 +147,7 @@ def reference_scores(cfg: Config) -> dict[str, float]:
 
 
 def card_of(cfg: Config, tag: str) -> Card | None:
-    """The reference scores of a tag, if they were measured with the same options and action
-    limit."""
+    """The reference scores of a tag; None unless they were measured with the same options and
+    action limit."""
     spec = cfg.custom_envs[tag]
     return card_with(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))

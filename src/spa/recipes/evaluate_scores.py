@@ -1,5 +1,5 @@
-"""Figures of an evaluation: Pass@k and rollout metrics, compared with the optimum and the reference
-policies."""
+"""Compute the metrics of an evaluation: Pass@k and rollout metrics, compared with the optimum and
+the reference policies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +18,8 @@ from spa.types import SamplingParams
 
 
 def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str, Any]:
-    """Settings that determine the result of this evaluation, for readers. api: the entry of
-    `model_info` that plays; its `generation_kwargs` take precedence, and null leaves a setting to
-    the server."""
+    """Return the settings that readers of the result need to know. api: the entry of `model_info`
+    that plays; its `generation_kwargs` override `sampling`, and null means the server's default."""
     val = cfg.es_manager.val
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}
     if "max_completion_tokens" in given:
@@ -60,8 +59,11 @@ def tag_result(
     states: bool,
     puzzles: Sequence[Puzzle],
 ) -> dict[str, Any]:
-    """The figures of a tag, including those of states if responses contain any, compared with the
-    optimum and the reference policies: by its reference scores, or else on these puzzles."""
+    """Return the metrics of a tag, with the success of the optimum and of the reference policies.
+
+    states: whether responses contain states; if so, world-model metrics are included. The optimum
+    and the reference policies come from the tag's reference scores, or else from `puzzles`.
+    """
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)
     report = format_of(cfg.agent_proxy.response_format).measured(report)

@@ -23,9 +23,9 @@ GATE_FILE = "gate.json"
 Diagnosis = Literal[
     "other_data", "not_measured", "bad_format", "bad_observation", "does_not_predict", "predicts"
 ]
-"""`other_data`: the examples come from no game of the configuration, so there is no gate. Each of
-the others presupposes the ones before it: a model that cannot write the format has no states to
-score, and one that cannot read the current state has nothing to predict from."""
+"""`other_data`: the examples do not come from a game of the configuration, so there is no gate. The
+others are checked in order: a model that cannot write the format has no states to score, and one
+that cannot read the current state has nothing to predict from."""
 
 # If at least this share of the responses is cut off, the advice on a bad format names the length
 # limit as a cause.
@@ -51,7 +51,8 @@ class Gate:
 
 
 def evaluate_gate(cfg: Config, directory: Path) -> Gate:
-    """Judge the world model's last measurement in `directory` by the gate's limits."""
+    """Judge the last world-model measurement in the stage folder `directory` by the gate's
+    limits."""
     lines = current_world().broadcast(lambda: measurements(directory / "metrics.jsonl"))
     return judge(cfg, lines)
 
@@ -74,7 +75,8 @@ def no_gate() -> Gate:
 
 
 def judge(cfg: Config, lines: list[Metrics]) -> Gate:
-    """The verdict on the last of these measurements; the one before it shows the trend."""
+    """Judge the last of these measurements. The earlier ones serve to report the trend and to
+    detect overfitting."""
     limits = cfg.gate
     last = lines[-1] if lines else {}
     diagnosis = diagnose(cfg, last)
@@ -111,7 +113,7 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
 
 
 def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
-    """The first requirement that the model does not meet."""
+    """Name the first requirement that the model does not meet; `predicts` if it meets them all."""
     limits = cfg.gate
     if "val/wm/prediction_em" not in measured:
         return "not_measured"
@@ -176,7 +178,7 @@ def _losses(line: Metrics) -> str:
 
 
 def advice(cfg: Config, diagnosis: Diagnosis, lines: list[Metrics]) -> str:
-    """Explain the diagnosis, and advise how to improve this model in this game."""
+    """Explain the diagnosis and advise how to improve the model; "" if it predicts well enough."""
     if diagnosis == "predicts":
         return ""
     if diagnosis == "not_measured":
@@ -248,8 +250,8 @@ def write_gate(directory: Path, gate: Gate) -> None:
 
 
 def stop_at_gate(cfg: Config, directory: Path) -> None:
-    """Raise TrainingError if the gate is enabled and failed, unless `gate.on_failure` is warn.
-    Then, and if the gate is disabled, log a warning that PPO starts with a weak world model."""
+    """Raise TrainingError if the model failed the gate. If `gate.on_failure` is warn or the gate is
+    disabled, only log a warning that PPO starts with a weak world model."""
     gate: dict[str, Any] = current_world().broadcast(lambda: _read_gate(cfg, directory))
     if gate and not gate["passed"] and (not cfg.gate.enable or cfg.gate.on_failure == "warn"):
         why = "gate.on_failure is warn" if cfg.gate.enable else "gate.enable is false"
@@ -269,8 +271,9 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
-    """The verdict on the last measurements by the current limits, which is also written to
-    gate.json. If there are no measurements, or the gate is disabled, the verdict in gate.json."""
+    """Judge the last measurements by the current limits, and write gate.json if the verdict
+    changed. If there are no measurements, or the gate is disabled, return the verdict in
+    gate.json."""
     told = _told(directory)
     if told and (not cfg.gate.enable or told["diagnosis"] == "other_data"):
         return told
@@ -291,7 +294,8 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
 
 
 def _told(directory: Path) -> dict[str, Any]:
-    """Read gate.json; empty if it is missing or damaged."""
+    """Read `passed`, `text` and `diagnosis` from gate.json; return {} if the file is missing or
+    damaged."""
     try:
         content = json.loads((directory / GATE_FILE).read_text(encoding="utf-8"))
         return {

@@ -18,16 +18,19 @@ from spa.recipes import setup
 from spa.run.files import dump_line, end_last_line, read_lines
 
 IMAGINED = "imagined"
-"""Folder of the planner's records of self-play, next to its data, with a file per batch."""
+"""Folder for the planner's records, one file per batch, inside the folder of self-play."""
 Record = Callable[[dict[str, Any]], None]
 
 
 def require_dynamics(
     env: TextEnv, tag: str, dynamics: str, depth: int = 1, proposals: str = "sampled"
 ) -> None:
-    """Raise ConfigError if predicted states of the environment cannot be valued or simulated, if
-    they cannot be shown in a prompt although planning needs that, or if its actions cannot be
-    listed."""
+    """Raise ConfigError if the environment does not support planning with these settings.
+
+    Planning needs values of predicted states. `dynamics` simulator also needs a clone method. A
+    `depth` above 1 and exhaustive `proposals` need predicted states that can be shown in prompts;
+    exhaustive `proposals` also need a list of all actions.
+    """
     setup.require_state_value(
         env,
         tag,
@@ -36,7 +39,7 @@ def require_dynamics(
             "1, as in the preset tiny"
         ),
     )
-    # Predictions use the text of `world_state_text`, prompts that of `state_text`.
+    # Predictions use `world_state_text`, prompts use `state_text`.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1
@@ -63,8 +66,8 @@ def require_dynamics(
 
 
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
-    """Raise ConfigError if states of the environment cannot be valued, copied, or shown in a prompt
-    as this planner needs."""
+    """Raise ConfigError if the environment does not support planning with the settings `own`: see
+    `require_dynamics`; a depth above 1 also excludes legal actions in prompts."""
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
@@ -97,10 +100,11 @@ def imagining(
     *,
     response: int,
 ) -> PlayingEngine:
-    """An engine that plays the best of `engine`'s responses, each of at most `response` tokens, and
-    passes the predictions and values of every turn to `record`.
+    """Return an engine that samples responses from `engine`, plays the best one, and passes the
+    predictions and values of every turn to `record`.
 
-    Raises ConfigError as `require_imagination` does.
+    response: maximum number of tokens per response. Raises ConfigError as `require_imagination`
+    does, and if exhaustive proposals are configured but `engine` has no chat template.
     """
     setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
     rollout = cfg.actor_rollout_ref.rollout
@@ -129,7 +133,8 @@ def imagining(
 
 
 def recorder_of(path: Path) -> Record:
-    """A function that appends to a JSON Lines file; a line that a kill cut off stays separate."""
+    """Return a function that appends lines to a JSON Lines file. If a kill has cut off the last
+    line, the next one starts on a new line."""
     end_last_line(path)
 
     def write(line: dict[str, Any]) -> None:
@@ -142,8 +147,9 @@ def recorder_of(path: Path) -> Record:
 def imagination(
     own: ImagineConfig, records: Iterable[Path], *, episodes: Set[str] | None = None
 ) -> dict[str, Any] | None:
-    """Summary of the planner's records: tokens per episode over all responses, and the share of
-    correct predicted states; None without records. A turn that was played twice counts once.
+    """Summarize the planner's records: its settings, tokens per episode over all responses, the
+    share of correct predictions, and the share of turns in which planning changed the response.
+    None if there are no records or planning is off. A turn that was played twice counts once.
 
     episodes: ids of the episodes to count, if the records include others from an earlier
     evaluation.
@@ -158,8 +164,8 @@ def imagination(
             if episodes is not None and episode not in episodes:
                 continue
             play = plays.setdefault(episode, {})
-            # The episode was played again. Its id may have belonged to another puzzle, whose
-            # episode had more turns.
+            # A lower turn number means that the episode was played again. All its earlier records
+            # are dropped, because the earlier episode may have had more turns.
             if turn <= last.get(episode, -1):
                 play.clear()
             last[episode] = turn

@@ -1,5 +1,5 @@
-"""The log of evaluations on the shipped evaluation sets: each opening of a set, with the policy and
-the commit."""
+"""The log of evaluations on the shipped evaluation sets, with policy and commit. An evaluation on
+such a set is called an opening, because each commit should use a set only once."""
 
 import logging
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ LOG = Path("benchmarks/results/openings.jsonl")
 
 def record_opening(chosen: EvalSet, result: Mapping[str, Any], *, greedy: bool) -> None:
     """Append an evaluation to the log if the working directory is a clone; otherwise do nothing.
-    Warns if the set was evaluated before at the same commit with another result: each frozen state
-    of the code may use a set once."""
+    Warns if the same policy was evaluated on the set before at the same commit, but with another
+    result."""
     if not LOG.parent.is_dir():
         return
     found = result["tags"][chosen.tag]

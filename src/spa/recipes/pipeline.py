@@ -39,13 +39,16 @@ log = logging.getLogger(__name__)
 def run(
     cfg: Config, *, ckpt: str = "last", generate_data: bool | None = None, gate: bool = False
 ) -> Path:
-    """Run all stages (`generate_data` True: from scratch; None: only the missing ones), or PPO
-    alone (False), and return the last PPO checkpoint. PPO alone starts from an SFT checkpoint:
-    `last` or a step number; with `gate` only if the gate has passed."""
+    """Run all stages, or PPO alone; return the last PPO checkpoint.
+
+    generate_data: True runs all stages from scratch, None runs the missing ones, False runs PPO
+    alone. The other two apply to PPO alone. ckpt: the SFT checkpoint to start from, `last` or a
+    step number. gate: stop with TrainingError if the model failed the gate.
+    """
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
-    # One lock for the whole run, if any stage's folder is inside the run's folder. Each stage also
-    # locks its own folder.
+    # If any stage's folder is inside the run's folder, one lock covers the whole run. Each stage
+    # also locks its own folder.
     with locked(root) if inside else stoppable():
         if generate_data is True:
             archive_stages(cfg)
@@ -82,8 +85,8 @@ def run(
 
 
 def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
-    """The stages of all rounds in order: folder and fingerprint, each being the parent of the
-    next."""
+    """Return the folder and fingerprint of each stage of all rounds, in order. Each fingerprint is
+    the parent of the next."""
     chain: list[tuple[Path, Fingerprint]] = []
     for own in rounds:
         for stage, folder in own.stages:
@@ -93,8 +96,8 @@ def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """If the run starts from scratch, archive changed work with a warning; otherwise raise
-    ConfigError if there is any."""
+    """Look for earlier work with different settings in the stages' folders. If the run starts from
+    scratch, archive such work with a warning; otherwise raise ConfigError."""
     world = current_world()
     # Only changed work is archived; finished work with the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
@@ -144,8 +147,8 @@ def _announce(
 
 
 def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
-    """Log the stage that begins, the stages after it, and their expected time by the speed of the
-    stages before."""
+    """Log which stage begins, which follow, and the time left, estimated from the speed of the
+    stages before. Logs nothing if the run has reused all stages so far."""
     number = [stage.folder for stage in plan].index(folder)
     if not current_world().is_main or not any(stage.action == "run" for stage in plan[:number]):
         return
@@ -187,7 +190,7 @@ def archive_stages(cfg: Config) -> None:
     if current_world().is_main:
         for folder in every_folder(cfg):
             archive_work(folder)
-            if cfg.trainer.default_hdfs_dir:  # also where there is nothing but copies
+            if cfg.trainer.default_hdfs_dir:  # also if only the copies exist
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / OLDER_COPIES).touch()
     # No rank may read a folder that rank 0 is about to move.
@@ -195,37 +198,37 @@ def archive_stages(cfg: Config) -> None:
 
 
 def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
-    """The fingerprint of PPO from a checkpoint: by the stage that made it, or by content if spa did
-    not make it."""
+    """Return the fingerprint of PPO from the checkpoint `start`. It depends on the fingerprint of
+    the stage that made the checkpoint, or on the checkpoint's content if spa did not make it."""
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=examples_folder(cfg)
         )
-    # The fingerprint of the SFT stage stands for its last checkpoint. Any other one is added by
-    # name.
+    # The fingerprint of the SFT stage identifies its last checkpoint. For any other checkpoint, the
+    # name is added.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
 
 def stage_folders(cfg: Config) -> tuple[Path, Path, Path]:
-    """Folders of a run's data, SFT and PPO: `data`, `sft` and `ppo` in its folder, unless the
-    configuration sets other paths (`generate.output_dir`, `sft.trainer.default_local_dir`,
-    `trainer.default_local_dir`)."""
+    """The folders of self-play data, SFT and PPO. By default they are `data`, `sft` and `ppo` in
+    the run's folder; `generate.output_dir`, `sft.trainer.default_local_dir` and
+    `trainer.default_local_dir` set other paths."""
     data = cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data"
     return Path(data), Path(cfg.sft.trainer.default_local_dir), Path(cfg.trainer.default_local_dir)
 
 
 def every_folder(cfg: Config) -> tuple[Path, ...]:
-    """The folders of all stages, ending with those of earlier rounds."""
+    """The folders of all stages of the run, followed by the stage folders of earlier rounds."""
     rounds = [folder / part for folder in round_folders(cfg) for part in ("data", "sft")]
     return (*stage_folders(cfg), *rounds)
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
-    """Find the checkpoint from which PPO alone starts: in this run's SFT stage, in the original's
-    checkpoint folder, or the configured model if it is a folder itself, which has no steps. Raises
-    ModelError if there is none."""
+    """Find the checkpoint from which PPO alone starts. Looks into this run's SFT folder, then into
+    the checkpoint folder of the original code; if neither exists and `ckpt` is `last`, takes the
+    configured model if it is a folder. Raises ModelError if nothing is found."""
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -255,10 +258,12 @@ def run_sft_stage(
 ) -> Path:
     """Run stage 2 and the gate; return the checkpoint for PPO.
 
-    The data set is in `data`, or where the configuration says. With several `rounds` it also records
-    what each round added. Without a `fingerprint` the stage runs alone. A finished stage then runs
-    again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. It is the stage of
-    the last round if that round made the data set, otherwise of the first.
+    data, directory: folders of the data set and of the stage; by default those of the
+    configuration. rounds: the rounds up to this one; if there are several, a summary of each is
+    written. fingerprint: None if the stage runs alone, outside a run of all stages. A finished
+    stage then runs again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. With
+    `generate.rounds` above 1, the stage then belongs to the last round if that round made the data
+    set, otherwise to the first.
     """
     own_data, own_directory, _ = stage_folders(cfg)
     data = data or own_data
@@ -269,7 +274,7 @@ def run_sft_stage(
     if fingerprint is None and cfg.generate.rounds > 1:
         planned = rounds_of(cfg, data, directory)
         if len(planned) == 1:
-            cfg = planned[0].cfg  # examples in base format: one round with the steps of all
+            cfg = planned[0].cfg  # examples in base format: a single round
         elif _made_in_last_round(cfg, data):
             rounds = planned
         else:

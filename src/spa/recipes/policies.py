@@ -45,9 +45,9 @@ _HEAD = 2000
 class Target:
     """A resolved evaluation target.
 
-    model: a folder or name that `load_policy` takes; None for policies without their own weights.
-    run: the folder of the run to which the checkpoint belongs; None if it belongs to none. label: a
-    short name that is valid in file names.
+    model: the folder or name from which the model is loaded; None for scripted policies and models
+    behind an API. run: the folder of the run that made the checkpoint; None for other models.
+    label: a short name that is valid in file names.
     """
 
     name: str
@@ -102,7 +102,8 @@ def find_target(name: str) -> Target:
 
 
 def _near(folder: Path) -> str:
-    """Suggest deeper folders with checkpoints: a comparison has one run per method and seed."""
+    """Return a sentence that names subfolders with PPO checkpoints, such as the runs of a
+    comparison; "" if there are none."""
     folders = set[Path]()
     with suppress(OSError):  # folders can vanish, or be unreadable, during the search
         for depth in ("*", "*/*", "*/*/*"):
@@ -150,7 +151,7 @@ def _with_earlier(run: Path) -> list[Path]:
     """The run and its ancestors: every run whose checkpoint it started from, directly or
     indirectly."""
     runs = [run.resolve()]
-    for each in runs:  # grows meanwhile
+    for each in runs:  # the loop appends to this list
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
             tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
             values = flatten(tree)
@@ -171,8 +172,8 @@ def _example_files(run: Path) -> list[Path]:
 
 
 def _recorded_hashes(path: Path) -> Iterator[str]:
-    """Search only the beginning of each line for the hash: parsing hundreds of megabytes of tokens
-    would take minutes."""
+    """Yield the puzzle hash of each recorded episode. Only the beginning of each line is searched,
+    because parsing hundreds of megabytes of tokens would take minutes."""
     with path.open("rb") as file:
         for line in file:
             match = _HASH.search(line[:_HEAD])
@@ -188,7 +189,8 @@ def open_target(
     responses: Path,
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
 ) -> tuple[Engine, setup.RolloutWorker]:
-    """The engine that plays as `target` (`loaded` if given), and the worker with its chat template.
+    """Return the engine for `target` (from `loaded` if given), and `worker` with the engine's chat
+    template.
 
     responses: the file that stores the responses of an API. Raises ModelError for a model that
     cannot be loaded, and ConfigError if a policy cannot play an environment.
@@ -202,8 +204,8 @@ def open_target(
 def engine_of(
     cfg: Config, target: Target, *, responses: Path | None = None
 ) -> tuple[Engine, ChatTemplate | None]:
-    """The engine for `target`, and its chat template: None for engines without a tokenizer (scripted
-    policies, APIs).
+    """Return the engine for `target` and its chat template, which is None for engines without a
+    tokenizer (scripted policies, APIs).
 
     responses: the file that stores the responses of an API. Raises ModelError for a model that
     cannot be loaded.
@@ -228,7 +230,7 @@ def engine_of(
 
 
 def behind_api(cfg: Config, target: Target) -> Target:
-    """The target, marked as a model behind an API if its name is `api` or an entry of
+    """Return the target, marked as a model behind an API if its name is `api` or an entry of
     `model_info`."""
     if target.name != API and target.name not in cfg.model_info:
         return target

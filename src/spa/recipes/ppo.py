@@ -25,10 +25,10 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 class Rollouts(Protocol):
-    """The environments' side of PPO."""
+    """The environments, as the PPO loop uses them: episodes, batches and validation."""
 
     def play(self, step: int) -> list[Episode]:
-        """The episodes of a step, sampled by the policy."""
+        """Play the episodes of a step with the policy."""
         ...
 
     def metrics(self, episodes: Sequence[Episode]) -> Metrics:
@@ -54,8 +54,8 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
     """Run multi-turn PPO: rollout -> filter groups -> score -> advantages -> critic, actor -> sync
     weights. Returns the last checkpoint.
 
-    With several ranks each plays, scores and trains on its share; everything here is the same on
-    all. If the process is asked to stop, saves a checkpoint and raises StopRequested.
+    With several ranks, each plays, scores and trains on its own share, but all run this same loop.
+    If the process is asked to stop, saves a checkpoint and raises StopRequested.
     """
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic

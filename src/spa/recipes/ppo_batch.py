@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
-    """Select the groups with the most reward variance for the policy update: one row per episode,
-    or per turn if prompts have no history. None if no group has any variance."""
+    """Select the groups for the policy update by their reward variance (`rollout_filter_*`), and
+    add the filter's statistics to `metrics`. The result has one row per episode, or per turn if
+    prompts have no history. None if no group is selected, for example because no group has any
+    variance."""
     if batch is None:
         return None
     rollout = cfg.actor_rollout_ref.rollout
@@ -63,8 +65,8 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
     if models.critic is not None:
         micro = micro_batching(cfg.critic, cfg.critic.forward_micro_batch_size_per_gpu)
         values = score_values(models.critic, batch, micro, models.device)
-        # The value of the truncated remainder is added to the rewards, so that every estimator with
-        # a critic treats a truncated episode alike.
+        # The value of the state after the truncation is added to the rewards, so that all
+        # estimators with a critic treat truncated episodes alike.
         if algorithm.bootstrap_truncated and batch.truncated is not None:
             batch = bootstrapped(
                 cfg, batch, score_last_values(models.critic, batch, micro, models.device)
@@ -105,8 +107,8 @@ def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
-    """Add `values` [B], discounted once, to the last reward of truncated episodes, whose remainder
-    is not 0, only unseen."""
+    """Add `values` [B], discounted by one turn, to the last reward of truncated episodes, as an
+    estimate of the return after the truncation."""
     estimator = named_estimator(cfg)
     # The unseen next state is where the next turn would have begun.
     _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))

@@ -9,12 +9,12 @@ from spa.types import Episode, Metrics, StopReason
 
 log = logging.getLogger(__name__)
 
-MOST_EMPTY_STEPS = 3  # in a row, without a single episode that could be played
+MOST_EMPTY_STEPS = 3  # training stops after so many consecutive steps without a valid episode
 
 
 def empty_steps(episodes: list[Episode], before: int) -> int:
-    """Number of consecutive steps in which every episode failed, including this one; raises
-    TrainingError if these are too many."""
+    """Number of consecutive steps, up to this one, in which every episode failed. before: their
+    number up to the previous step. Raises TrainingError at MOST_EMPTY_STEPS."""
     if any(episode.stop is not StopReason.ERROR for episode in episodes):
         return 0
     if before + 1 == MOST_EMPTY_STEPS:

@@ -19,8 +19,8 @@ from spa.types import SamplingParams
 @dataclass(slots=True, kw_only=True)
 class Models:
     """Models of a PPO step. critic: None for estimators without values. ref: None without a KL
-    term. sampling: parameters of the sampling distribution, which is also the one scored and
-    trained."""
+    term. sampling: parameters of the sampling distribution; scoring and training compute log-probs
+    under the same distribution."""
 
     actor: Trainable
     critic: Trainable | None
@@ -54,7 +54,7 @@ class Models:
 
 
 def keys_of(section: Any) -> set[str]:
-    """Names of a section's settings, without its subsections."""
+    """Names of a configuration section's own settings, without its subsections."""
     return {f.name for f in fields(section) if not is_dataclass(getattr(section, f.name))}
 
 

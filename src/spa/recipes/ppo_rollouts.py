@@ -1,4 +1,4 @@
-"""The environments' side of PPO: play episodes, make them a batch, and play held-out puzzles."""
+"""Rollouts for PPO: play episodes, turn them into a batch, and validate on held-out puzzles."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,9 +42,9 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
 
 
 def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
-    """Split the episodes into parts that are played together. On a GPU, a part is whole groups with
-    as many episodes as a training step, whose caches fit into memory. Players of one game stay
-    together."""
+    """Yield the episodes in parts, each to be played together. On a GPU, a part consists of whole
+    groups and has no more episodes than a training step (but at least one group), so that the KV
+    caches fit into memory. If games have several players, or on a CPU, there is only one part."""
     size = len(specs)
     if setup.pick_device(cfg).type == "cuda" and not any(spec.table for spec in specs):
         train, samples = cfg.es_manager.train, cfg.es_manager.val.group_size
@@ -55,7 +55,7 @@ def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameRollouts:
-    """`spa.recipes.ppo.Rollouts` with the configured environments.
+    """Implements `spa.recipes.ppo.Rollouts` with the configured environments.
 
     held_out: content hashes of the validation puzzles. stored: examples of stage 2 to replay.
     """
@@ -69,7 +69,7 @@ class GameRollouts:
     stored: Sequence[Replayed]
 
     def play(self, step: int) -> list[Episode]:
-        """The episodes of a step, sampled by the policy."""
+        """Play the episodes of a step with the policy."""
         specs = setup.training_specs(
             self.cfg, self.worker, "train", step=step - 1, held_out=self.held_out
         )
@@ -102,7 +102,7 @@ class GameRollouts:
 def make_rollouts(
     cfg: Config, stage: Stage, models: Models, template: ChatTemplate
 ) -> GameRollouts:
-    """The rollouts of a stage, with the environments of training and validation."""
+    """Build the rollouts of a stage, with the environments of training and validation."""
     stored = stored_sequences(cfg, template)
     worker = setup.make_worker(
         cfg, template, mode=cfg.ctx_manager.mode, lost=stage.lost_episodes, own_rewards=True
@@ -149,8 +149,8 @@ def make_batch(
 
 
 def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
-    """Normalize the rewards of a batch, so that the return, discounted as by the estimator, is the
-    normalized score."""
+    """Normalize the rewards of a batch, so that the return of an episode under the estimator's
+    discounts is its normalized score."""
     proxy = cfg.agent_proxy
     norm = cfg.agent_proxy.reward_normalization
     if norm.method == "identity":
@@ -218,7 +218,7 @@ def method_context(
 
 
 def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
-    """The environment's state values, by state text; 0 for a state without one."""
+    """The environment's state values, by state text; 0 if the environment gives no value."""
     # Values are read from the text alone, so any puzzle of the tag will do.
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

@@ -30,8 +30,8 @@ def mini_batches(
         # episodes in the same order.
         generator=torch_stream(cfg.seed.train, "minibatch", step),
     )
-    # Largest number of response tokens in a row, which is an episode, or a turn without a history:
-    # `seq-mean-token-sum-norm` divides by this constant.
+    # Maximum number of response tokens in a row; a row is an episode, or a single turn if prompts
+    # have no history. `seq-mean-token-sum-norm` divides by this constant.
     tags = cfg.es_manager.train.env_configs.tags
     longest = max(cfg.max_turn(tag) for tag in tags) if cfg.ctx_manager.history else 1
     horizon = cfg.actor_rollout_ref.rollout.response_length * longest
@@ -41,7 +41,7 @@ def mini_batches(
 
 
 def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list[torch.Tensor]:
-    """Add the batch's replayed examples to the mini-batches, in order and equally many to each."""
+    """Distribute the batch's replayed examples evenly over the mini-batches, in order."""
     pieces = (~batch.played).nonzero()[:, 0].tensor_split(len(mini_batches))
     return [torch.cat(pair) for pair in zip(mini_batches, pieces, strict=True)]
 

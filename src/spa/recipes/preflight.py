@@ -37,12 +37,12 @@ from spa.worldmodel.sft_files import check_file
 def preflight(
     cfg: Config, stages: Collection[StageName], model: str | None, *, dry_run: bool = True
 ) -> None:
-    """Raise ConfigError with every problem that `stages` would meet, starting from `model` (None:
-    from the result of an earlier stage).
+    """Check that `stages` can run; raise one ConfigError that lists all problems.
 
-    A dry run reads tokenizers and makes every environment, but skips Hub names. A real run
-    downloads models and data sets from the Hub, and otherwise only makes quick checks: it makes an
-    environment only if self-play plans.
+    model: the model that the stages start from; None if an earlier stage makes it. A dry run reads
+    tokenizers and makes every environment, but skips Hub names. A real run downloads models and
+    data sets from the Hub, and otherwise makes only quick checks: it makes an environment only if
+    planning or the source of the examples has requirements to check.
     """
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
     problems += _collect(_data_checks(cfg, hub=not dry_run)) if "sft" in stages else []
@@ -93,8 +93,8 @@ def _is_local(name: str) -> bool:
 
 
 def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
-    """Configurations of all self-play in these stages; self-play as a single stage has only the
-    first round."""
+    """Configurations of the self-play rounds in these stages: only the first round if self-play is
+    the only stage, none if it is not among them."""
     if "selfplay" not in stages:
         return []
     return (
@@ -238,8 +238,8 @@ def _check_whole(cfg: Config, name: str) -> None:
 def _env_checks(
     cfg: Config, stages: Collection[StageName], template: ChatTemplate | None
 ) -> Iterator[Callable[[], None]]:
-    """Yield the checks of environments: each makes a puzzle; with a template its first prompt must
-    leave room for a response."""
+    """Yield one check per environment tag: it makes a puzzle and, if `template` is given, checks
+    that the first prompt leaves room for a response."""
     tags = [*cfg.es_manager.train.env_configs.tags] if {"selfplay", "ppo"} & set(stages) else []
     tags += cfg.es_manager.val.env_configs.tags if {"ppo", "eval"} & set(stages) else ()
     for tag in dict.fromkeys(tags):
@@ -254,8 +254,8 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Self-play uses world-model prompts; examples without play use those of their source, whatever
-    # the prompts of PPO are.
+    # Self-play uses world-model prompts; examples that are made without play use the prompts of
+    # their source. Neither depends on the prompts of PPO.
     if selfplay:
         source = source_of(cfg)
         mode: PromptMode = "add_worldmodel" if source.plays else source.mode

@@ -18,8 +18,9 @@ from spa.prompts.render import Prompter, PromptMode, sample_response
 def make_prompter(
     cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None
 ) -> Prompter:
-    """The prompter of one tag. In the world-model format it shows a sample response if
-    `ctx_manager.example` is set: from `env`, which is reset, or from a new environment."""
+    """Build the prompter of one tag. In the world-model format it shows a sample response if
+    `ctx_manager.example` is set. The sample is made in `env`, which is reset, or in a new
+    environment."""
     proxy = cfg.agent_proxy
     max_turn = spec.max_turn or proxy.max_turn
     instruction = spec.env_instruction
@@ -33,7 +34,7 @@ def make_prompter(
         "max_turn": max_turn,
         # No prompt allows more actions in a turn than in the whole episode.
         "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
-        # Nor more actions in an episode than its turns can hold.
+        # No prompt allows more actions in an episode than its turns can hold.
         "max_actions_per_traj": min(
             spec.max_actions_per_traj, max_turn * proxy.max_actions_per_turn
         ),
@@ -96,8 +97,8 @@ def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, st
 
 
 def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
-    """Raise ConfigError if states of the environment cannot be valued by their text. instead: the
-    setting that avoids the need."""
+    """Raise ConfigError if the environment cannot compute the value of a state from its text.
+    instead: advice for the error message, such as a setting that needs no values."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
         raise ConfigError(
             f"The environment {tag} has no state values (TextEnv.state_value), so {instead}"

@@ -1,8 +1,8 @@
 """Iterated self-play (`generate.rounds`), for models that do not write the format before SFT.
 
 Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round the
-fine-tuned model itself plays new puzzles; with `generate.imagine` it plays the best of its
-responses by its own predictions. It is then trained on the examples of all rounds so far, or of
+fine-tuned model itself plays new puzzles; with `generate.imagine` it plays the response whose
+predicted outcome is best. It is then trained on the examples of all rounds so far, or of
 this round alone (`generate.train_on`). The last round uses the run's own folders, earlier ones
 `round_N/` in the folder of the run.
 

@@ -68,13 +68,16 @@ def run_self_play(
 ) -> Path:
     """Play `generate.num_batches` batches and write the data set; return its folder.
 
-    Every batch plays new puzzles; `first_batch` continues where an earlier round stopped.
-    Validation puzzles are left out of the data, so that nothing is fine-tuned on them. earlier:
-    configuration and folder of earlier self-play rounds whose episodes also give examples of this
-    data set. before: the data sets of all earlier rounds, whose puzzles stay training or validation
-    puzzles. episodes: a finished folder of the same self-play, from which other examples are made.
-    Without a `fingerprint` the stage runs alone: it plays only the first of several rounds, and
-    runs again after it is finished if `trainer.resume_mode=disable`.
+    Every batch plays new puzzles. Validation puzzles are left out of the data, so that no model is
+    fine-tuned on them.
+
+    first_batch: index of the first batch; a later round continues where the previous one stopped.
+    earlier: configuration and folder of the earlier rounds whose episodes also provide examples for
+    this data set. before: the data sets of all earlier rounds; a puzzle of their training or
+    validation part stays in that part. episodes: the finished folder of the same self-play, whose
+    episodes are reused instead of playing. fingerprint: None if the stage runs alone; it then plays
+    only the first of several rounds, and a finished stage runs again if
+    `trainer.resume_mode=disable`.
     """
     alone = fingerprint is None
     if alone:
@@ -140,7 +143,8 @@ def self_play(
     made = source_of(cfg).make(cfg, puzzles, episodes)
     examples = made.examples
     counts = made.dropped
-    # Earlier rounds are relabelled with their own settings, without the currently held-out puzzles.
+    # The examples of earlier rounds are made again with those rounds' settings, but without the
+    # puzzles that are held out now.
     for own, folder in earlier:
         made = source_of(own).make(own, puzzles, stored_episodes(own, folder))
         examples = [*made.examples, *examples]
@@ -196,8 +200,8 @@ def _write_examples(out: Path, made: Examples) -> Metrics:
 
 
 def examples_from(cfg: Config, source: Path, out: Path) -> bool:
-    """Write this configuration's data set from self-play in another folder; False if that self-play
-    is incomplete."""
+    """Make this configuration's data set from the self-play episodes in the folder `source`; return
+    False if they are incomplete. Raises DataError if no episode is usable."""
     batches = cfg.generate.num_batches
     if whole_batches(source) < batches:
         return False
@@ -227,10 +231,11 @@ def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
 def selfplay_engine(
     cfg: Config, device: torch.device, record: Record = lambda line: None
 ) -> PlayingEngine:
-    """Build the self-play policy: the model, uniformly random actions or the solver, with a share
-    of random turns if configured. record: receives the predicted states, if the model plans.
+    """Build the engine for self-play, from one or several policies of `generate.policy`, with a
+    share of random turns if configured. record: receives the predicted states, if the model plans.
 
-    Raises ConfigError if a policy cannot play an environment, or if it cannot give the examples.
+    Raises ConfigError if a policy cannot play an environment, or if the configured examples cannot
+    be made from it.
     """
     source = source_of(cfg)
     if source.checks_puzzles:
@@ -282,7 +287,7 @@ def _policy(
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
-    """The error for self-play without a single usable episode."""
+    """Return the error to raise if no episode of self-play gives an example, with advice."""
     dropped = f"(dropped: {by_reason(counts)})"
     if episodes and all(episode.stop is StopReason.ERROR for episode in episodes):
         return DataError(
@@ -315,8 +320,8 @@ def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str
 
 
 def stored_episodes(cfg: Config, folder: Path) -> list[Episode]:
-    """All episodes of a finished data set's self-play, which may be in another folder. Raises
-    DataError if one of their files is missing or has another size."""
+    """Read all episodes from which the finished data set in `folder` was made; they may be in
+    another folder. Raises DataError if one of their files is missing or its size has changed."""
     played = folder.resolve() / read_object(folder / SUMMARY).get("episodes_in", "")
     files = sorted((played / "trajectories").glob("generate-*.jsonl"))
     known = Manifest.read(played)
@@ -360,11 +365,12 @@ def write_dataset(
         trained=puzzles_in([folder / TRAIN_FILE for folder in before]) or (),
         validated=puzzles_in([folder / VAL_FILE for folder in before]) or (),
     )
-    # States are shuffled within each part, so that none crosses from validation to training.
+    # States are shuffled within each part, so that no validation state gets into training.
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
-    # Before examples are sampled: the prompts of the kept ones contain the responses of others.
+    # This comes before examples are sampled, because prompts contain the responses of other
+    # examples, which sampling may drop.
     train, val = (
         with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val)
     )
@@ -411,15 +417,15 @@ def write_dataset(
 
 
 def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Episode]) -> int:
-    """Number of actions taken outside the episodes: in branches, for plans to choose from, and by
-    policies that try each puzzle before playing it."""
+    """Number of actions taken outside the recorded episodes: to make examples (in copies of the
+    game), and by policies that try each puzzle before playing it."""
     # A policy that tries puzzles does so once per puzzle, however many episodes of it follow.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}
     own = [
         example for example in examples if example.episode_id in played
-    ]  # others are of earlier rounds
+    ]  # the others come from earlier rounds
     return sum(int(example.extra.get("tried", 0)) for example in own) + tried
 
 
@@ -435,7 +441,8 @@ def model_tokens(episode: Episode) -> int:
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """Rollout metrics of self-play. Leaves out metrics of states if no model wrote them."""
+    """Rollout metrics of self-play. Metrics of states cover only the episodes that the model
+    played; they are left out if there are none, or if random turns are mixed in."""
     metrics = pooled_metrics(episodes, "selfplay")
     # With epsilon, every episode mixes random turns with the model's own.
     own = (

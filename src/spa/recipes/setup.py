@@ -1,4 +1,5 @@
-"""Builders that all recipes use before their loop starts."""
+"""Build the things that all recipes need before their loop: workers, episode specs, held-out
+puzzles and sampling parameters."""
 
 import logging
 from collections.abc import Collection
@@ -81,9 +82,9 @@ def make_worker(
     lost: Path | None = None,
     own_rewards: bool = False,
 ) -> RolloutWorker:
-    """The worker for all tags of training and validation. lost: the file that lists failed episodes
-    to skip. own_rewards: whether episodes get the rewards of `custom_envs.TAG.reward`, as in PPO
-    and evaluation."""
+    """Build the worker that plays all tags of training and validation. lost: the file that lists
+    failed episodes to skip. own_rewards: whether episodes get the rewards of
+    `custom_envs.TAG.reward`, as in PPO and evaluation."""
     # A dictionary, because the order of a set differs from process to process.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
@@ -111,7 +112,7 @@ def make_worker(
 
 
 def trackers_of(cfg: Config) -> OpenTrackers:
-    """The trackers of the configuration, for `Stage`."""
+    """Return the function with which a `Stage` opens the configured trackers."""
     trainer = cfg.trainer
     return trackers_named(
         trainer.logger,
@@ -122,7 +123,7 @@ def trackers_of(cfg: Config) -> OpenTrackers:
 
 
 def taught_mode(cfg: Config) -> PromptMode:
-    """The format of the examples that stage 1 makes and stage 2 trains on."""
+    """The prompt mode of the examples that stage 1 makes and stage 2 trains on."""
     return example_source(cfg).mode
 
 
@@ -134,7 +135,8 @@ def episode_specs(
     step: int,
     self_play: Collection[str] = (),
 ) -> list[EpisodeSpec]:
-    """The episodes of one step of training, self-play or validation."""
+    """The specs of the episodes of one step of training, self-play or validation. self_play: tags
+    in which the policy plays against itself."""
     configs = groups.env_configs
     counts = configs.n_groups or ()
     return group_specs(
@@ -151,9 +153,9 @@ def episode_specs(
 def training_specs(
     cfg: Config, worker: RolloutWorker, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The episodes of one training or self-play step; a held-out puzzle is sampled again. Only
-    these episodes use two-player self-play: results against oneself do not measure how well a
-    policy plays."""
+    """The specs of the episodes of one training or self-play step, without held-out puzzles. Only
+    here can a policy play against itself (`custom_envs.TAG.self_play`): such games do not measure
+    how well it plays. Raises ConfigError if a game has too few puzzles that are not held out."""
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
@@ -169,8 +171,8 @@ def training_specs(
 
 
 def selfplay_groups(cfg: Config) -> GroupsConfig:
-    """The groups of a self-play batch: as many episodes as a training step, over more puzzles if
-    configured."""
+    """The groups of a self-play batch. It has as many episodes as a training step; a smaller
+    `generate.group_size` spreads them over more puzzles."""
     train = cfg.es_manager.train
     size = cfg.generate.group_size or train.group_size
     counts = tuple(count * train.group_size // size for count in train.env_configs.n_groups or ())
@@ -191,9 +193,9 @@ def _allowed_seed(worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[
 def _sample_puzzle(
     worker: RolloutWorker, spec: EpisodeSpec, held_out: frozenset[str]
 ) -> tuple[int, str] | None:
-    """Seed and content hash of the first sampled puzzle that is not held out; None if there is none
-    in many samples. For a finite set of puzzles, or if no puzzle can be made (hash ""), the first
-    sample."""
+    """Sample puzzles until one is not held out; return its seed and content hash, or None after
+    `MAX_REDRAWS` samples. If the set of puzzles is finite, or if no puzzle can be made (hash ""),
+    the first sample is returned."""
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = worker.peek_reset(replace(spec, puzzle_seed=seed))
@@ -206,7 +208,7 @@ def _sample_puzzle(
 
 
 def most_actions(cfg: Config) -> int:
-    """Largest number of actions in an episode, over the tags that are played."""
+    """Maximum number of actions in an episode, over all tags of training and validation."""
     tags = (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     return max(cfg.most_actions(tag) for tag in tags)
 
@@ -214,8 +216,8 @@ def most_actions(cfg: Config) -> int:
 def probe_specs(
     cfg: Config, worker: RolloutWorker, trained: frozenset[str]
 ) -> tuple[list[EpisodeSpec], int]:
-    """Single episodes of `sft.trainer.eval_episodes` puzzles, for measuring a model during
-    training; and the number of puzzles that are in `trained`. The puzzles are neither in `trained`
+    """Return specs of `sft.trainer.eval_episodes` episodes, one per puzzle, for measuring a model
+    during SFT, and how many of their puzzles are in `trained`. The puzzles are neither in `trained`
     nor used for validation, unless the game has too few."""
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
@@ -241,8 +243,8 @@ def probe_specs(
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
     """Content hashes of all validation puzzles and of all evaluation sets. Environments with a
-    small finite set of puzzles are exempt, since training and validation share their puzzles: their
-    reference scores say so, or a warning if it is detected here."""
+    small finite set of puzzles are exempt, since training and validation share their puzzles. A
+    warning is logged if such a set is detected only here."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
@@ -265,8 +267,8 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
 
 
 def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[str]) -> bool:
-    """Return whether training has its own puzzles: at least a quarter of the sampled ones are not
-    held out."""
+    """Return whether enough puzzles are left for training: of `FRESH_OF` sampled puzzles, at least
+    `FRESH` are not held out."""
     if tag not in cfg.es_manager.train.env_configs.tags:
         return True
     base = stream_seed(cfg.seed.train, "fresh") % 2**31
@@ -283,7 +285,8 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
 
 
 def shift_group(spec: EpisodeSpec, by: int) -> EpisodeSpec:
-    """The same episode with another group number, so that several passes can be combined."""
+    """Return the spec with `by` added to its group number, so that several passes can be
+    combined."""
     return replace(spec, group=spec.group + by)
 
 

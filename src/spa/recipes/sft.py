@@ -25,14 +25,14 @@ from spa.training.update import MicroBatching, Trainable
 from spa.types import Metrics
 from spa.worldmodel.sft_data import SFTData
 
-# Number of steps between returns of freed memory to the system, which take time.
+# Freed memory is returned to the system only every so many steps, because that takes time.
 RELEASE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """The policy that SFT trains. template: the chat template saved with it. micro: how batches are
-    split into micro-batches."""
+    """The policy that SFT trains, with its optimizer. template: the chat template saved with it.
+    micro: how batches are split into micro-batches."""
 
     policy: Trainable
     template: ChatTemplate
@@ -56,8 +56,8 @@ def train_sft(
     """Run supervised fine-tuning: batch of examples -> masked log-likelihood -> step; when due,
     loss on validation examples and accuracy on held-out puzzles (`probe`).
 
-    With several ranks each trains on its share; everything here is the same on all. If the process
-    is asked to stop, saves a checkpoint and raises StopRequested.
+    With several ranks, each trains on its own share, but all run this same loop. If the process is
+    asked to stop, saves a checkpoint and raises StopRequested.
     """
     trainer = cfg.sft.trainer
     policy = learner.policy

@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Puzzles for measuring the model, and the worker that plays them. They are neither in the
-    examples nor in validation, so that decisions based on them do not affect the puzzles of the
-    final comparison. seen: number of puzzles that are in the examples, because the game has too few
-    others; None if the examples do not name their puzzles."""
+    """Puzzles for measuring the model during SFT, and the worker that plays them. The puzzles are
+    neither in the examples nor in validation, so decisions based on them do not bias the final
+    comparison. seen: number of these puzzles that are in the examples after all, because the game
+    has too few; None if unknown, because the examples do not name their puzzles."""
 
     worker: setup.RolloutWorker
     template: ChatTemplate
@@ -41,11 +41,11 @@ class Probes:
 def find_probes(
     cfg: Config, template: ChatTemplate, data: Path | None, before: Sequence[Path]
 ) -> Probes:
-    """Find puzzles that are neither in the examples of stage 2 nor in those of the rounds
-    `before`."""
+    """Find puzzles that are neither in the examples of stage 2 (`data`) nor in the data sets of
+    earlier rounds (`before`)."""
     worker = setup.make_worker(cfg, template, mode=setup.taught_mode(cfg))
     own = [*example_files(cfg, data, "train"), *example_files(cfg, data, "val")]
-    # None if a data set does not name its puzzles: then the number of seen puzzles is unknown.
+    # `trained` is None if a data set does not name its puzzles.
     trained = puzzles_in(
         [*own, *(folder / name for folder in before for name in (TRAIN_FILE, VAL_FILE))]
     )
@@ -58,8 +58,8 @@ def find_probes(
 def world_model_check(
     cfg: Config, learner: Learner, probes: Probes, recorder: Recorder, step: int
 ) -> Metrics:
-    """World-model accuracy and entropy on the probes, from playing them in the format of the
-    examples."""
+    """Play the probes in the format of the examples; return world-model accuracy and entropy.
+    Without entropy, and with a warning, if no probe could be played."""
     # The engine computes with the current weights. It is closed after each check, so that no cache
     # outlives an update.
     engine = engine_kind("local").make(

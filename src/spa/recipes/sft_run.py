@@ -26,7 +26,7 @@ from spa.worldmodel.sft_data import find_data, from_game, make_data
 
 def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
     """Fine-tune `sft.model.partial_pretrain` (by default `model_path`) on the data set; return the
-    last checkpoint. Runs no gate, which belongs to the pipeline."""
+    last checkpoint. Does not evaluate the gate, which is part of the pipeline."""
     out = directory or Path(cfg.sft.trainer.default_local_dir)
     with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
         if stage.result is not None:
@@ -69,7 +69,7 @@ def fine_tune(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[
 
 
 def load_model(cfg: Config, resume: Path | None, device: torch.device) -> tuple[Any, ChatTemplate]:
-    """Load the policy and its template from the checkpoint `resume`, by default from
+    """Load the policy and its chat template from the checkpoint `resume` if given, otherwise from
     `sft.model.partial_pretrain`."""
     own = cfg.sft.model
     return build_policy(
@@ -109,15 +109,16 @@ def make_learner(
 
 
 def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
-    """The fingerprint of stage 2 on the data set that it would find: by the stage that made the
-    data, or by content if spa did not make it. Data from a later round of self-play also counts by
-    content, because its stage continues from the round before, which fine-tuning alone does not."""
+    """Return the fingerprint of stage 2 when it runs alone on the data set that it finds. It
+    depends on the fingerprint of the stage that made the data, or on the content of the data if spa
+    did not make it. Data from a later round of self-play also count by content, because their
+    fingerprint includes the earlier rounds, which fine-tuning alone does not continue."""
     folder = find_data(cfg, data)
     named = cfg.sft.data.train_files or cfg.data.train_files
 
     def made_by() -> dict[str, Any] | None:
         if not named:
-            result_of(folder)  # raises if the files are not those of the manifest
+            result_of(folder)  # raises if the files differ from the manifest
         made = Manifest.read(folder)
         return (
             made.fingerprint.to_json()

@@ -34,10 +34,11 @@ def teacher_forced_accuracy(
     form: ResponseFormat,
     template: ChatTemplate,
 ) -> Metrics:
-    """The share of parts that are right, by the kinds of `form.parts`. A part is right if each of
-    its tokens is the most likely one; a token belongs to the part that contains its last character.
+    """Return the share of correct parts of responses, for each kind of part in `form.parts`. A part
+    is correct if each of its tokens is the most likely one; a token belongs to the part that
+    contains its last character.
 
-    is_right: bool [B, A]; entry t is about token t + 1 of the sequence.
+    is_right: bool [B, A]; entry t tells whether token t + 1 of the sequence is the most likely one.
     """
     counts = Counter[str]()
     right = Counter[str]()
@@ -55,7 +56,7 @@ def teacher_forced_accuracy(
 
 
 def _responses(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Begin and end of every run of True."""
+    """Start and end index of every run of True values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]
 
@@ -147,7 +148,8 @@ def forced_accuracy(
     device: torch.device,
     template: ChatTemplate,
 ) -> Metrics:
-    """Share of each kind of part that the model would write, given the true text before it."""
+    """Teacher-forced accuracy of each kind of part: the share that the model would write greedily,
+    given the true text before it."""
     # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
     greedy = SamplingParams(top_k=1)
     logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)

@@ -1,5 +1,5 @@
-"""Choose micro-batches with as many tokens as fit into a GPU's memory, where the configuration says
-`auto`."""
+"""Replace `auto` in the configuration's micro-batch sizes by the number of tokens that fit into a
+GPU's memory."""
 
 from dataclasses import dataclass, replace
 
@@ -16,15 +16,17 @@ from spa.recipes.ppo_models import keys_of
 USABLE = 0.92  # Share of a GPU's memory that a run can use. CUDA and fragmentation take the rest.
 # Share of the free memory used for activations, because estimates are accurate to about 25 %.
 CAUTION = 0.75
-MOST = 16384  # tokens; longer micro-batches keep a GPU no busier
-LEAST = 1024  # tokens; below, micro-batches are single sequences
-STEP = 256  # budgets are a multiple of so many tokens
+MOST = 16384  # tokens; larger micro-batches are no faster
+LEAST = 1024  # tokens; below this, `auto` becomes a number of sequences
+STEP = 256  # tokens; budgets are multiples of this
 
 
 def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> Config:
-    """`cfg` with `auto` resolved in `sft.data.max_token_len_per_gpu` and `use_dynamic_bsz`: to a
-    number of tokens for each of `ranks` GPUs of this size, or to numbers of sequences on a CPU
-    (None)."""
+    """Return `cfg` with `auto` resolved in `sft.data.max_token_len_per_gpu` and `use_dynamic_bsz`.
+
+    gpu_bytes: memory of each of the `ranks` GPUs, which determines the number of tokens; None for a
+    CPU, where micro-batches are a number of sequences.
+    """
     data = cfg.sft.data
     actor = cfg.actor_rollout_ref.actor
     critic = cfg.critic
@@ -68,8 +70,8 @@ def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> 
 
 
 def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:
-    """Number of tokens in a micro-batch whose activations fit into `free` bytes; None if below the
-    minimum."""
+    """Number of tokens in a micro-batch whose activations fit into `free` bytes; None if less than
+    `LEAST`."""
     width = FULL if settings.dtype == "float32" else HALF
     checkpointing = settings.enable_gradient_checkpointing
     each = memory.activations(shape, 1, checkpointing=checkpointing, width=width)
@@ -90,7 +92,7 @@ class Cut:
 
 
 def cut_of(strategy: str, options: FSDPConfig, ranks: int) -> Cut:
-    """The sharding of a model over `ranks` GPUs."""
+    """Return how a model is sharded over `ranks` GPUs."""
     return Cut(shards(strategy, options.fsdp_size, ranks), options.offload)
 
 
@@ -102,7 +104,7 @@ def shards(strategy: str, size: int, ranks: int) -> int:
 
 
 def kept_in_sft(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
-    """Bytes of the model that SFT trains, on the first of `ranks` GPUs."""
+    """Memory of the model that SFT trains, on the first of `ranks` GPUs, in bytes by component."""
     model = cfg.sft.model
     cut = cut_of(model.strategy, model.fsdp_config, ranks)
     return {
@@ -114,19 +116,19 @@ def kept_in_sft(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
 
 
 def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
-    """Bytes of an engine while it plays, on one of `ranks` GPUs."""
+    """Memory of the engine while it plays, on one of `ranks` GPUs, in bytes by component."""
     rollout = cfg.actor_rollout_ref.rollout
     train = cfg.es_manager.train
-    # Every rank plays its own groups. All episodes of a step play at once, each with a cache of the
-    # full context; validation plays no more of them at a time. vLLM holds `max_num_seqs` of them
-    # and queues the others; the local engine keeps every cache.
+    # Every rank plays its own groups. All episodes of a step are played at once, each with a KV
+    # cache of the full context; validation plays no more at a time. vLLM holds the caches of
+    # `max_num_seqs` episodes and queues the others; the local engine keeps every cache.
     episodes = -(-train.env_groups // ranks) * train.group_size
     if rollout.name == "vllm":
         width = FULL if rollout.dtype == "float32" else HALF
         copy = width * shape.parameters
         episodes = min(episodes, rollout.max_num_seqs)
     else:
-        # In float32 it shares the trainer's weights.
+        # In float32 the local engine shares the trainer's weights.
         width = FULL if cfg.actor_rollout_ref.model.dtype == "float32" else HALF
         copy = width * shape.parameters if width == HALF else 0
     cache = memory.cache(shape, episodes, rollout.max_model_len, width=width)
@@ -136,8 +138,8 @@ def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, 
 def kept_by_engine(
     cfg: Config, shape: ModelShape, gpu_bytes: float, ranks: int = 1
 ) -> dict[str, int]:
-    """Bytes that the engine keeps while the models are updated. vLLM sleeps; the local engine keeps
-    its copy of the weights, and small caches of keys and values."""
+    """Memory that the engine keeps while the models are updated, in bytes by component. vLLM sleeps
+    and keeps none; the local engine keeps its copy of the weights, and its KV cache if small."""
     if cfg.actor_rollout_ref.rollout.name == "vllm":
         return {}
     held = held_by_engine(cfg, shape, ranks)
@@ -147,8 +149,8 @@ def kept_by_engine(
 
 
 def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
-    """Bytes of the models that PPO keeps during both rollouts and updates, on the first of `ranks`
-    GPUs."""
+    """Memory of the models that PPO keeps during both rollouts and updates, on the first of `ranks`
+    GPUs, in bytes by component."""
     part = cfg.actor_rollout_ref
     actor, frozen, own = part.actor, part.ref, cfg.critic
     lora_rank = part.model.lora_rank
@@ -160,8 +162,8 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
     ref = FULL * shape.parameters if wants_ref and lora_rank == 0 else 0
     cut = cut_of(actor.strategy, actor.fsdp_config, ranks)
     critic_cut = cut_of(own.strategy, own.model.fsdp_config, ranks)
-    # Shards cannot play or be saved: each rank also has the full policy, the first one the full
-    # critic.
+    # Engines and checkpoints need full models: each rank also keeps the full policy, and the first
+    # rank the full critic.
     whole = (cut.count > 1) + (critic and critic_cut.count > 1)
     return {
         "policy (weights, gradients, Adam)": cut.of(
@@ -174,6 +176,6 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
 
 
 def shape_of(name: str, *, code: bool = False) -> ModelShape:
-    """The shape of a model; well-known ones need no network. code: whether the model's Python files
-    may be run."""
+    """The shape of a model; for well-known models, no network is needed. code: whether the model's
+    own Python files may be run."""
     return memory.model_shape(known_config(name) or model_config(name, code=code))
