@@ -18,8 +18,8 @@ _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A well-formed expression. value: None if it divides by zero. numbers: its integers in the
-    order written."""
+    """A well-formed expression. value: the exact value, or None if the expression divides by zero.
+    numbers: its integers, in the order written."""
 
     value: Fraction | None
     numbers: tuple[int, ...]

@@ -16,10 +16,11 @@ class Bandit(TextEnv):
 
     The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability
     `hi_arm_hiscore_prob`, else `hi_arm_loscore`. The puzzle is the order in which the arms are
-    shown; the payout is noise, so that members of a group see the same order and get independent
-    payouts. Success is pulling the high arm, whatever it paid.
+    shown. The payout is noise: the episodes of a group share the order, but their payouts are
+    independent. Success is pulling the high arm, whatever it paid.
 
-    Raises ConfigError for names that are empty or equal, and for a probability outside [0, 1].
+    Raises ConfigError if an arm's name is empty, the names are equal, or the probability is outside
+    [0, 1].
     """
 
     finite_puzzles = True
@@ -85,7 +86,8 @@ class Bandit(TextEnv):
         self._noise = stream(noise_seed, "bandit/noise")
 
     def state_text(self, mode: StateText) -> str:
-        """The arms in order; after the pull also the payout. The same for every mode."""
+        """The arms in the order shown and, after the pull, the payout; the same text in every
+        mode."""
         text = f"Arms: {self._arms[0]}, {self._arms[1]}"
         if self._pulled is not None:
             text += f"\nYou pulled {self._pulled[0]} and were paid {self._pulled[1]:g}."
@@ -108,12 +110,12 @@ class Bandit(TextEnv):
         return self._arms[:1]
 
     def puzzle_text(self) -> str:
-        """Names, order and payout rule; there are two puzzles per pair of names."""
+        """The arms' order, names and payouts. A pair of names has two puzzles, one per order."""
         low, (bad, good) = self.low_pay, self.high_pays
         return f"{self._arms} low {self.low} {low:g} high {self.high} {bad:g} {good:g} {self.high_chance:g}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The pull that succeeds; empty once an arm was pulled."""
+        """The name of the high arm; empty once an arm has been pulled."""
         return (self.high,)[:limit] if self._pulled is None else ()
 
     def optimal_steps(self) -> int | None:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from spa.envs.boards import board_lines
 
-# Sokoban levels (XSB, as in Boxoban): wall, floor, target, box on target, box, player, player on
-# target. `spa_games.sokoban.SYMBOLS` has the same order.
+# XSB symbols, as in Boxoban -> spa's symbols: floor (a blank or `-`), target, box on target, box,
+# player, player on target. `#` is a wall in both.
 _XSB = str.maketrans(" -.*$@+", "__O√XPS")
 
 
 def sokoban_lines(text: str) -> list[str]:
-    """The lines of a Sokoban board in spa's symbols. XSB levels are translated: short lines are
-    padded, and cells outside the walls become walls."""
+    """The lines of a Sokoban board in spa's symbols. XSB levels are translated: symbols are
+    replaced, short lines are padded, and floor outside the room becomes wall."""
     lines = board_lines(text)
     if not set("@+$*.") & set(text):
         return lines
@@ -22,8 +22,8 @@ def sokoban_lines(text: str) -> list[str]:
 
 
 def _fill_outside(rows: Sequence[list[str]]) -> None:
-    """Replace floor that is connected to the border by walls; do nothing if the room is not
-    closed."""
+    """Turn floor cells that are connected to the border into walls, in place. Do nothing if the
+    room is not closed."""
     height = len(rows)
     width = len(rows[0])
     reached: set[tuple[int, int]] = set()
@@ -45,8 +45,9 @@ def _fill_outside(rows: Sequence[list[str]]) -> None:
 
 
 def sudoku_rows(text: str, size: int) -> list[list[str]]:
-    """The cells of a Sudoku board, row by row: `| . 1 | …`, or one character per cell (81 for 9x9)
-    with `.` or `0` for empty cells."""
+    """Split a Sudoku board into rows of cells, with `.` for an empty cell. The board is written as
+    `| . 1 | …`, or with one character per cell (81 for 9x9), where `0` is also an empty cell. The
+    symbols and the number of rows are not checked."""
     cells = "".join(text.split())
     if "|" in text or len(cells) != size**2:
         return [row.split() for row in text.strip().removeprefix("|").split("|")]

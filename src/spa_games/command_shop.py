@@ -6,7 +6,7 @@ from spa.errors import ConfigError
 
 
 def shop_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env shop`."""
+    """Add the arguments of `spa env shop` to `parser`."""
     parser.add_argument(
         "--data",
         metavar="FOLDER",

@@ -47,7 +47,8 @@ def load_puzzles(
     a part of the cache key, so that a changed file is loaded again.
 
     Of the first `limit` rows, `signs_only` keeps those that can be solved with plus and minus
-    signs, as in the original. Raises DataError that names file, row and column.
+    signs, as in the original. Raises DataError if the file cannot be read, a row is invalid or no
+    puzzle is left.
     """
     rows = read_rows(source, ("nums", "target"), split=split, limit=limit)
     puzzles = [_puzzle(row) for row in rows]
@@ -75,13 +76,13 @@ def _puzzle(row: Row) -> Puzzle:
 
 
 class Countdown(TextEnv):
-    """One expression per episode. Reward `score` if it uses exactly the numbers and hits the
-    target, `format_score` if it uses exactly the numbers and misses, else 0. A text that is not an
-    arithmetic expression is an invalid action without a penalty.
+    """Write one expression per episode. The reward is `score` if it uses exactly the given numbers
+    and hits the target, `format_score` if it uses exactly the numbers but misses the target, else
+    0. Text that is not an arithmetic expression is an invalid action without a penalty.
 
     data: a parquet or JSON-lines file, or a Hub name, with columns `nums` and `target` (TinyZero's
-    layout); seed s plays puzzle s modulo the number of puzzles. Without it, each seed generates a
-    solvable puzzle.
+    layout); seed s plays puzzle s modulo the number of puzzles. Without `data`, each seed generates
+    a solvable puzzle.
     """
 
     changes = ()
@@ -115,7 +116,7 @@ class Countdown(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the puzzle of the seed. Episodes have no chance."""
+        """Show the puzzle of the seed. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         if self.puzzles:
             self.puzzle = self.puzzles[puzzle_seed % len(self.puzzles)]
@@ -125,8 +126,8 @@ class Countdown(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an expression and end the episode. A text that is not an expression, or that
-        follows the end, changes nothing."""
+        """Judge an expression and end the episode. Text that is not an expression is invalid and
+        changes nothing, and so is any action after the end."""
         expression = (
             # There is only one attempt: after a verdict, the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
@@ -151,7 +152,8 @@ class Countdown(TextEnv):
         return "right", self.score
 
     def state_text(self, mode: StateText) -> str:
-        """Target and numbers; after the answer also the verdict. The same for every mode."""
+        """The target, the numbers and, after the answer, the verdict; the same text in every
+        mode."""
         text = f"Target: {self.puzzle.target}\nNumbers: {', '.join(map(str, self.puzzle.numbers))}"
         return f"{text}\nYour answer: {self._verdict}" if self._verdict else text
 
@@ -178,14 +180,15 @@ class Countdown(TextEnv):
         return text
 
     def puzzle_text(self) -> str:
-        """Target and sorted numbers: their order does not matter."""
+        """The target and the numbers, which are sorted because their order does not matter."""
         return f"{NAME}: {self.puzzle.target} from {sorted(self.puzzle.numbers)}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """An expression that solves the puzzle; empty if there is none, or after the answer."""
+        """One expression that solves the puzzle; empty if there is none, or if the puzzle has been
+        answered."""
         solution = None if self._verdict else solve(self.puzzle.numbers, self.puzzle.target)
         return () if solution is None else (solution,)[:limit]
 
     def optimal_steps(self) -> int | None:
-        """1 if the puzzle can be solved, else None."""
+        """1 if the puzzle can be solved and has not been answered, else None."""
         return 1 if self.expert_actions(1) else None

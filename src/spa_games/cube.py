@@ -68,7 +68,7 @@ ACTIONS = tuple(TURNS)
 
 
 def turn(cube: str, label: str) -> str:
-    """The 24 stickers after a quarter turn."""
+    """Return the stickers of `cube` after the quarter turn `label`, one of `ACTIONS`."""
     return "".join([cube[index] for index in TURNS[label]])
 
 

@@ -20,15 +20,15 @@ SUFFIXES = (".parquet", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file. source: the file or data set. number: counted from 1 (for JSON lines, the
-    line number)."""
+    """One row of a file. source: the file or data set, for error messages. number: its number,
+    counted from 1 (for JSON lines, the line number). values: column -> value."""
 
     source: str
     number: int
     values: Mapping[str, Any]
 
     def fail(self, column: str, wanted: str) -> DataError:
-        """An error that says which value `column` of this row should have."""
+        """Create the error that says which value `column` should have in this row (`wanted`)."""
         shown = repr(self.values.get(column))
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
         return DataError(
@@ -67,7 +67,7 @@ def _is_integer(value: object) -> bool:
 
 def file_stamp(source: str) -> tuple[int, int] | None:
     """Modification time and size of a local file, so that a cache of its rows detects changes; None
-    for a Hub name."""
+    if there is no such file, as for a Hub name."""
     try:
         status = Path(source).stat()
     except (OSError, ValueError):
@@ -78,11 +78,11 @@ def file_stamp(source: str) -> tuple[int, int] | None:
 def read_rows(
     source: str, columns: Sequence[str], *, split: str = "train", limit: int | None = None
 ) -> Iterator[Row]:
-    """The first `limit` rows of `source`, each with at least `columns`.
+    """Read the first `limit` rows of `source` (None: all). Each row has at least `columns`.
 
-    source: a `.parquet` or `.jsonl` file, or an argument of `datasets.load_dataset` (a Hub name, a
-    folder), of which `split` is read. Raises DataError that names file, row and column if something
-    cannot be read or is missing.
+    source: a `.parquet` or `.jsonl` file, or a Hub name or folder for `datasets.load_dataset`.
+    split: the split to read from a Hub name or folder. Raises DataError, which names file, row and
+    column, if something is missing or cannot be read.
     """
     path = Path(source)
     if path.suffix in SUFFIXES:

@@ -39,8 +39,8 @@ def slide_left(row: Row) -> tuple[Row, int]:
 
 
 def slide(board: Board, direction: str) -> tuple[Board, int]:
-    """The board after sliding all tiles in a direction of `ACTIONS`, before a new tile, and the sum
-    of merged tiles."""
+    """Slide all tiles in a direction of `ACTIONS`. Returns the board, without a new tile, and the
+    sum of the merged tiles."""
     # Columns are the rows of the transposed board; Right and Down slide reversed lines to the left.
     upright = direction in ("Up", "Down")
     lines = tuple(zip(*board, strict=True)) if upright else board
@@ -189,11 +189,11 @@ class Game2048(TextEnv):
         return self.legal_actions()[:1]
 
     def legend(self) -> dict[str, str]:
-        """The only symbol that is not a number."""
+        """Symbol -> meaning, for the only symbol that is not a number."""
         return {"_": "empty cell"}
 
     def instruction(self, mode: StateText) -> str:
-        """The rules, and how coordinates count if they are shown."""
+        """The rules, and how coordinates are numbered if they are shown."""
         text = (
             f"You are playing 2048 on a {self.size}x{self.size} board of numbered tiles. An action slides all tiles as "
             "far as they go in one direction. Two equal tiles that meet merge into one of twice their value; a tile "
@@ -214,5 +214,5 @@ class Game2048(TextEnv):
         return f"2 or with probability {self.four_chance:g} 4"
 
     def puzzle_text(self) -> str:
-        """The initial board; tiles that come later are noise."""
+        """The target value and the initial board; later tiles are noise."""
         return f"target {self.target}\n" + "\n".join(" ".join(map(str, row)) for row in self._start)

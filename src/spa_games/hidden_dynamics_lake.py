@@ -17,7 +17,7 @@ NAME = "hidden_dynamics_lake"
 LETTERS = "abcde"
 HOLE, GOAL, IN_HOLE, ON_GOAL = (SYMBOLS[kind] for kind in (2, 3, 4, 5))
 ENDS = {GOAL: " on the goal", HOLE: " in a hole"}
-"""Suffix of a sentence at the end of an episode."""
+"""Symbol of the player's cell -> suffix of the sentence, at the end of an episode."""
 _TEXT = re.compile(
     rf"(?P<before>cells (?P<cells>(?:\d\d[{LETTERS}{HOLE}{GOAL}]| )+); goal \d\d; player )"
     rf"(?P<player>\d\d)(?P<end>{ENDS[GOAL]}|{ENDS[HOLE]})?"
@@ -26,9 +26,9 @@ _TEXT = re.compile(
 
 @lru_cache
 def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """The world of a seed: the direction of each action (left, down, right, up) and the push of
-    each letter, as indices into `TURNS`; None is no push. No action moves in the direction of its
-    name."""
+    """The dynamics of a world: for each action (left, down, right, up) the direction of its move,
+    and for each letter the direction of its push, or None. Directions are numbered in the order of
+    the actions. No action moves in the direction of its name."""
     draw = uniforms(seeds.stream(seed, f"{NAME}/world"))
     effects = tuple(range(4))
     while any(turn == index for index, turn in enumerate(effects)):
@@ -103,8 +103,8 @@ class HiddenDynamicsLake(FrozenLake):
         else:
             self._begin(*self._parse_board(board))
         if (options or {}).get("sample"):
-            # No action moves the player, so prompts have no sample response: it would show what
-            # actions and letters do (see `spa.prompts.render`).
+            # Here no action moves the player, so that prompts get no sample response, which would
+            # reveal the effects of actions and letters (see `spa.prompts.render`).
             self._leads = [tuple(range(self.size**2))] * 4
         return self.state_text(self.default_state_text), {}
 
@@ -246,7 +246,7 @@ class HiddenDynamicsLake(FrozenLake):
         return (self._path() or ())[:limit]
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first labels, which reveal nothing about their effects."""
+        """The first three action names, a choice that reveals nothing about their effects."""
         return self._labels[:3]
 
     def optimal_steps(self) -> int | None:
@@ -266,7 +266,8 @@ class HiddenDynamicsLake(FrozenLake):
         return None if read is None else read["player"]
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The coordinate sentence `text` with the player in the cell `key`; None if impossible."""
+        """The coordinate sentence `text` with the player in the cell `key`; None if `text` is not
+        such a sentence or has no such cell."""
         read = _TEXT.fullmatch(text)
         content = None if read is None else dict(re.findall(r"(\d\d)(\D)", read["cells"])).get(key)
         if read is None or content is None:
@@ -279,8 +280,8 @@ class HiddenDynamicsLake(FrozenLake):
         return "" if read is None else {ENDS[GOAL]: "goal", ENDS[HOLE]: "hole"}.get(read["end"], "")
 
     def instruction(self, mode: StateText) -> str:
-        """The rules without the effects of actions and letters, and how cells are written if they
-        are shown."""
+        """The rules without the effects of actions and letters and, if coordinates are shown, how
+        cells are written."""
         text = (
             "You are crossing a frozen lake. Move over the ice to the goal and do not come into a hole: a hole ends "
             "the game. Each action moves you by one cell in a direction that its name does not tell, and a move off "

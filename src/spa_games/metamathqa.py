@@ -98,7 +98,7 @@ class MetamathQA(QuestionGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the problem of the seed. Episodes have no chance."""
+        """Show the problem of the seed. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:

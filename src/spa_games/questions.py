@@ -1,4 +1,4 @@
-"""Base class for a question, an answer and retries, shared by MetamathQA and Reasoning Gym."""
+"""Base class of games that ask a question and allow retries: MetamathQA and Reasoning Gym."""
 
 from abc import abstractmethod
 from typing import Any
@@ -11,7 +11,8 @@ MAX_ANSWER = 1000
 
 
 class QuestionGame(TextEnv):
-    """One question per episode. After wrong answers, up to `retries` more may follow."""
+    """A game that asks one question per episode. After wrong answers, up to `retries` more may
+    follow."""
 
     def __init__(self, retries: int) -> None:
         self.retries = retries
@@ -52,7 +53,7 @@ class QuestionGame(TextEnv):
         return self.state_text("grid"), reward, self._over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The question, and the number of wrong answers so far. The same for every mode."""
+        """The question, and the number of wrong answers so far; the same text in every mode."""
         if self.right:
             return f"{self._question()}\nYour answer was right."
         if not self.wrong:

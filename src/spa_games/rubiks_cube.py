@@ -38,7 +38,7 @@ class RubiksCube(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Scramble the cube. Episodes have no chance."""
+        """Scramble the cube. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         uniform = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
@@ -72,7 +72,7 @@ class RubiksCube(TextEnv):
         return self.state_text("grid"), float(success), terminated, truncated, info
 
     def state_text(self, mode: StateText) -> str:
-        """One line per face, its upper row and then its lower row. The same for every mode."""
+        """One line per face, with its upper row and its lower row; the same text in every mode."""
         lines = []
         for index, face in enumerate(FACES):
             four = self.cube[4 * index : 4 * index + 4]

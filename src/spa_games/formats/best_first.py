@@ -22,8 +22,9 @@ single moves.
 
 A line names the state that it expands, the cell from which the player pushes the first box that is
 not on a target, the path, and then every action. `Up04#`: nothing moves, because cell 04 blocks the
-way. `Left1322+1`: a new state with a box one push from its target; `+` if the player has pushed a
-box or moved closer to that cell, else `-`. With two boxes, both numbers are written (`+1,2`).
+way. `Left1322+1`: a new state with a box one push from its target; `+` if the move pushes a box or
+brings the player closer to the cell that the line names, else `-`. With two boxes, both numbers are
+written (`+1,2`).
 
 The next line expands the open state with the fewest total pushes; among these, one with `+`; among
 these, the newest. So the order depends only on numbers that are copied. The search ends at the
@@ -68,8 +69,8 @@ _MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Facts about single boxes. pushes: the fewest pushes from each cell to a target, in the order
-    in which they are found; floor cells without an entry are dead. sides: for each cell, where the
-    player has to be for the first of these pushes."""
+    in which they are found; floor cells without an entry are dead. sides: for each cell, the cell
+    from which the player makes the first of these pushes."""
 
     pushes: Mapping[str, int]
     sides: Mapping[str, str]
@@ -77,7 +78,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class BestFirstSearch(Search):
-    """A search with the facts that it uses."""
+    """A best-first search, and the facts that it uses."""
 
     facts: Facts
 
@@ -99,7 +100,7 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
             player = _beside(box, step)
             if box in pushes or not {box, player} <= puzzle.floor:
                 continue
-            # Boxes on targets could end the game.
+            # Other boxes stay off targets, because the game could end there.
             free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
             others = free[: boxes - 1]
             if len(others) < boxes - 1:
@@ -131,23 +132,24 @@ class BestStates(OpenStates):
         self._ranks.pop(key, None)
 
     def aim(self, key: str) -> str:
-        """The cell from which the player pushes the first box that is not on a target; "" if there
-        is none."""
+        """The cell from which the player pushes the first box that is not on a target; "" if all
+        boxes are on targets or that box is dead."""
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
     def status(self, key: str, after: str, outcome: str) -> str:
-        """The status of a move: a word, or for a new state its estimate."""
+        """The status of a move: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`, or the estimate of a new state,
+        such as `+1,2`."""
         if outcome == GOAL:
             return GOAL
         if after == key:
             return BLOCKED
-        # A key of another length lacks a cell, so it names no state; it counts as dead.
+        # A key of a different length does not name a state of this puzzle, so it counts as dead.
         if len(after) != len(key):
             return DEAD
         player, *boxes = _cells(after)
-        # A predicted state may be lost according to its own text even if the predicted pushes do
-        # not show it.
+        # The text of a predicted state may show that it is lost (`outcome`) even if the predicted
+        # facts do not.
         if outcome or not all(box in self.facts.pushes for box in boxes):
             return DEAD
         if after in self.paths:
@@ -174,7 +176,7 @@ class BestStates(OpenStates):
 
 
 class BestFirst(BreadthFirst):
-    """A best-first search from the current state in every turn."""
+    """Format whose thoughts are, in every turn, a best-first search from the current state."""
 
     name = "best_first"
     states = BestStates
@@ -190,11 +192,11 @@ class BestFirst(BreadthFirst):
             )
 
     def overrides(self) -> tuple[str, ...]:
-        """Also make prompts show the grid."""
+        """Also return the override that makes prompts show the grid."""
         return (*super().overrides(), "state_text=grid")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Request a search in the game's names of states, preceded by the facts."""
+        """Ask for the facts, followed by a search that names states as the game does."""
         search = (
             f"best-first search, {env.state_key_format[1]}: the map; the pushes from each cell to a "
             "target; dead cells; from each state, where each action leads, until the goal; then the path"
@@ -202,8 +204,8 @@ class BestFirst(BreadthFirst):
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """All reachable states, and the successors of states that the facts need, which may be
-        unreachable."""
+        """Return the successors of all states that are reachable or needed for the facts, by key,
+        and a copy of the game in every reachable state that does not end it."""
         puzzle = _puzzle(env)
         true, copies = explore(env)
 
@@ -234,7 +236,8 @@ class BestFirst(BreadthFirst):
         return "\n".join((*lines, " ".join(search.path)))
 
     def reference(self, env: TextEnv) -> Any:
-        """The true successors of a state of the puzzle; None for a game without boxes."""
+        """A function that returns the true successors of a state's key; None for a game without
+        boxes."""
         puzzle = env.push_puzzle()
         return None if puzzle is None else cache(lambda key: _successors(puzzle, key))
 
@@ -245,7 +248,8 @@ class BestFirst(BreadthFirst):
         paths.
 
         The kinds `map`, `fact` and `dead` count words; `aim` counts the cells that the player walks
-        to. Lines are judged by the facts that the text itself states.
+        to. Lines are judged by the facts that the text itself states. Returns None if the game has
+        no boxes to push or the search does not reach the goal.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
@@ -303,8 +307,8 @@ class BestFirst(BreadthFirst):
         )
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the kind of every word: `next` is the state that a line expands, `aim` the cell
-        that the player walks to, `estimate` the rank of a new state."""
+        """Yield the kind, start and end of every word. `next` is the state that a line expands,
+        `aim` the cell that the player walks to, `estimate` the rank of a new state."""
         head, colon, _ = line.partition(":")
         if not colon:
             first = line.partition(" ")[0]
@@ -330,7 +334,8 @@ class BestFirst(BreadthFirst):
                     yield "estimate", start + len(move), stop
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
-        """Parse a line for display, without the cell that the player walks to."""
+        """Parse a line for display, without the cell that the player walks to; None if it cannot be
+        parsed."""
         line = _words_of_line(text, actions)
         return None if line is None else replace(line, key=line.key.partition(">")[0])
 
@@ -407,8 +412,9 @@ def _read_facts(lines: Sequence[str]) -> Facts:
 
 
 def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """For the map, the pushes and the dead cells, count the words that are correct at their
-    position, and the larger of the numbers of expected and written words."""
+    """Count the words of the map, the pushes (`fact`) and the dead cells. Returns, by kind, the
+    number of words that are correct at their position, and the total. The total of a line is its
+    number of written or expected words, whichever is larger."""
     kinds = dict[str, tuple[int, int]]()
     for number, (text, wanted) in enumerate(zip(written, right, strict=False)):
         kind = {len(right) - 2: "fact", len(right) - 1: "dead"}.get(number, "map")
@@ -437,8 +443,8 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 
 
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
-    """Parse a line with the estimates and marks of its moves as statuses, and keys as written; None
-    if it cannot be parsed."""
+    """Parse a line, with keys as written; None if it cannot be parsed. The status of a move is its
+    estimate (such as `+1`), `#`, or its word."""
     line = read_line(text, actions, _WORDS)
     if line is None:
         return None
@@ -453,8 +459,8 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
-    """Parse a line of a state of the puzzle as in a search: a move without effect leads back to the
-    state if its cells are correct."""
+    """Parse a line; None if it cannot be parsed or its state is not in the puzzle. A blocked move
+    that names the correct cells becomes a move that leads back to the state."""
     line = _words_of_line(text, actions)
     if line is None:
         return None

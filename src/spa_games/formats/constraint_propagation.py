@@ -1,6 +1,6 @@
 """`constraint_propagation`: base responses whose thoughts fill the variables of a constraint
 satisfaction problem, such as a Sudoku. This module derives and writes such thoughts, and parses and
-scores those of a model line by line.
+scores thoughts that a model wrote, line by line.
 
 A 4x4 Sudoku with four empty cells:
 
@@ -69,13 +69,13 @@ class Derivation:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The steps without the first lines of sweeps."""
+        """The lines of variables, without the lines that begin sweeps."""
         return tuple(step for step in self.steps if isinstance(step, Line))
 
 
 def derive(problem: Problem) -> Derivation:
-    """Assign single candidates, sweep by sweep over the open variables, until all have values or a
-    sweep assigns nothing."""
+    """Sweep over the open variables and assign those with a single candidate, until all have values
+    or a sweep assigns nothing."""
     values = {key: variable.value for key, variable in problem.items()}
     steps = list[Sweep | Line]()
     path = list[str]()
@@ -96,7 +96,7 @@ def derive(problem: Problem) -> Derivation:
 
 
 def open_keys(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables without a value."""
+    """The keys of the variables without a value."""
     return tuple(key for key, value in values.items() if not value)
 
 
@@ -196,7 +196,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
             if waiting:
                 errors.append("skipped")
             count("open", step.keys == left, "wrong_open")
-            # The sweep follows the text's own list.
+            # The following lines are judged by the list that the text gives.
             waiting = [key for key in step.keys if key in problem]
             swept.clear()
             continue
@@ -259,15 +259,16 @@ def _actions(problem: Problem) -> set[str]:
 
 
 def _why_not_next(key: str, values: Mapping[str, str], swept: set[str]) -> str:
-    """The kind of failure of a line whose variable is not the next open one."""
+    """Classify the failure of a line whose variable is not the next open one."""
     if key not in values:
         return "never_found"
     return "expanded_again" if key in swept or values[key] else "skipped"
 
 
 def check_problem(env: TextEnv) -> Problem:
-    """The constraint satisfaction problem of a game. Raises ValueError if it has none, or if a
-    derivation of it could not be parsed again."""
+    """Return the constraint satisfaction problem of a game after checking it. Raises ValueError if
+    the game has none, if its words would make a derivation unreadable, or if neighbours are not
+    mutual."""
     game = type(env).__name__
     problem = env.constraint_problem()
     if problem is None:
@@ -296,8 +297,8 @@ def check_problem(env: TextEnv) -> Problem:
 
 
 class ConstraintPropagation(WrittenFormat):
-    """A derivation from the current state in every turn. The program supplies the rules: which
-    variables are neighbours, and that neighbours differ."""
+    """Format whose thoughts are, in every turn, a derivation from the current state. The program
+    supplies the rules: which variables are neighbours, and that neighbours differ."""
 
     name = "constraint_propagation"
     unsolved = "stalled"
@@ -317,7 +318,7 @@ class ConstraintPropagation(WrittenFormat):
         return ("supplied_rules_permuted", "supplied_rules_other_puzzle")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Request a derivation in the game's names of variables."""
+        """Ask for a derivation that names variables as the game does."""
         one, many = env.state_key_format
         thoughts = (
             f"the open {one}s, {many}; for each of them the values of its neighbours ({OPEN}: open) and the values "
@@ -326,7 +327,12 @@ class ConstraintPropagation(WrittenFormat):
         return f"<think>{blank(thoughts)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """The states that the derivation's actions lead to, named by the number of actions."""
+        """Take the derivation's actions one by one. Returns the successors and the copies of the
+        states on this path, by the number of actions taken ("0", "1", …).
+
+        Raises ValueError if an action is not accepted or the last one does not reach the goal, and
+        NotImplementedError if the game cannot be copied.
+        """
         game = type(env).__name__
         path = derive(check_problem(env)).path or ()
         try:
@@ -358,8 +364,8 @@ class ConstraintPropagation(WrittenFormat):
         return true, copies
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Derivation]:
-        """Derive from the facts of the state. It requests successors, as a search does, but does
-        not use them."""
+        """Derive from the values in the current state. Like a search, the generator requests
+        successors, but it does not use them."""
         yield start
         return derive(view.constraint_problem())
 
@@ -368,8 +374,8 @@ class ConstraintPropagation(WrittenFormat):
         return write_derivation(search)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Derivation:
-        """A control derivation: a fixed permutation replaces each value by another, so all given
-        facts are wrong but the inferences from them are valid."""
+        """Derive a control: a random permutation replaces each given value with another, so all
+        given facts are wrong but the inferences from them are valid."""
         problem = view.constraint_problem()
         values = list(dict.fromkeys(value for each in problem.values() for value in each.actions))
         order = [values[int(place)] for place in rng.permutation(len(values))]
@@ -388,13 +394,14 @@ class ConstraintPropagation(WrittenFormat):
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score facts, fitting values, assignments, and the order of variables."""
+        """Score facts, fitting values, assignments, and the order of variables; None if the game
+        has no constraint problem or single candidates do not solve it."""
         problem = env.constraint_problem()
         return None if problem is None else score_derivation(thoughts, problem, complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the kind of every word: `next` is the variable of a line, `open` a variable in the
-        first line of a sweep."""
+        """Yield the kind, start and end of every word. `next` is the variable of a line, `open` a
+        variable in the first line of a sweep."""
         head, colon, _ = line.partition(":")
         facts, _, _ = line.partition(" fits")
         kind = "open" if line.startswith("open") else "next" if colon else "path"

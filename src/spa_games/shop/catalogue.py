@@ -33,7 +33,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A customer's request, and the product that it was written for."""
+    """A customer's request. asin: the product that it was written for. attributes, options: what
+    the customer asks for. price_upper: highest acceptable price in dollars, or `NO_PRICE_LIMIT`."""
 
     asin: str
     instruction: str
@@ -43,11 +44,11 @@ class Goal:
 
 
 def clean_text(text: str, limit: int = 4000) -> str:
-    """Text on one line, without characters that have a meaning in the format of a conversation.
+    """Put text on one line, without characters that have a meaning in the conversation format.
 
-    White space becomes single spaces, control characters are removed, `||` is split, and long texts
-    are truncated. `<` and `>` become look-alikes, so that a page contains no tag of the response
-    format and no marker of a chat template.
+    White space becomes single spaces, control characters are removed, `||` is split, and the result
+    is truncated to `limit` characters. `<` and `>` become look-alikes, so that a page contains no
+    tag of the response format and no marker of a chat template.
     """
     # Truncate first, to bound the work; twice the limit leaves room for white space that is
     # removed.

@@ -47,7 +47,8 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """Load a JSON file whose top level is a `kind`. Raises DataError if it is not."""
+    """Load a JSON file whose top level must be of type `kind` (list or dict). Raises DataError if
+    it is not, or if the file cannot be read."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             content = json.load(file)
@@ -141,8 +142,8 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
 
 
 def _price(row: Row, asin: str) -> tuple[float, str]:
-    """The price, and its text on pages. Without a price it is 100 dollars; for a range, it is a
-    fixed random value in the range."""
+    """The price in dollars, and its text on pages. If the price is missing, it is 100 dollars; if
+    it is a range, it is a random value from the range that `asin` determines."""
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"
@@ -236,8 +237,8 @@ def _human_options(row: Row) -> tuple[OptionChoice, ...]:
 
 
 def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
-    """Yield all combinations of option values if there are few, else random ones, which the
-    product's asin determines."""
+    """Yield all combinations of option values if there are at most `MAX_COMBINATIONS`, else that
+    many random ones, which the product's asin determines."""
     names = [name for name, _ in product.options]
     values = [choices for _, choices in product.options]
     total = 1

@@ -1,4 +1,5 @@
-"""Generate the catalogue of the shipped shop from words and numbers of a fixed random stream."""
+"""Generate the products and goals of the shipped shop from its vocabulary and seeded random
+streams."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 
 def generated_products(seed: int = 0) -> tuple[Product, ...]:
-    """1,024 products of 32 kinds in shuffled order, identical everywhere for the same seed."""
+    """Generate 1,024 products of 32 kinds in random order. The same seed gives the same products on
+    every machine."""
     uniform = uniforms(stream(seed, "shop/products"))
     products = [
         _product(kind, number, uniform) for number in range(PER_KIND) for kind in vocabulary().kinds
@@ -36,8 +38,8 @@ def generated_products(seed: int = 0) -> tuple[Product, ...]:
 
 
 def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
-    """Up to six different requests per product, each fulfilled by that product; duplicate requests
-    are dropped."""
+    """Generate up to six different requests per product, each of which that product fulfils.
+    Duplicate requests are dropped."""
     uniform = uniforms(stream(seed, "shop/goals"))
     kind_of = {kind.query: kind for kind in vocabulary().kinds}
     return distinct_goals(
@@ -52,7 +54,7 @@ def _pick(items: tuple[T, ...], uniform: Uniform) -> T:
 
 
 def _some(items: tuple[T, ...], low: int, high: int, uniform: Uniform) -> tuple[T, ...]:
-    """From `low` to `high` different items, in their own order."""
+    """Pick from `low` to `high` different items at random, keeping their order."""
     count = min(low + int(uniform() * (high - low + 1)), len(items))
     chosen = sorted(shuffled(range(len(items)), uniform)[:count])
     return tuple(items[place] for place in chosen)
@@ -65,7 +67,7 @@ def _product(kind: ProductKind, number: int, uniform: Uniform) -> Product:
     attributes = _some(kind.attributes, 2, 5, uniform)
     options = tuple((name, _some(values, 2, 6, uniform)) for name, values in kind.options)
     low, high = kind.prices
-    # The price is uniform in its logarithm and ends in .99.
+    # The price is log-uniform and ends in .99.
     price = round(math.exp(math.log(low) + uniform() * (math.log(high) - math.log(low)))) - 0.01
     shown = _some(attributes, 1, 2, uniform)
     rating = f"{2.5 + 2.5 * uniform():.1f} of 5"

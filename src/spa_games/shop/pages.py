@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = (
 )
 SUBPAGES: tuple[Kind, ...] = ("description", "features", "reviews")
 ALIASES = {"< prev": "prev", "next >": "next"}
-"""The original's names of two buttons."""
+"""The original's labels of two buttons -> the labels here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Something to click, and where it leads."""
+    """A label to click, and the view that it leads to. chosen: whether it is an option value that
+    the visitor has chosen."""
 
     label: str  # lower case, unique on its page
     view: View
@@ -54,7 +55,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as a visitor sees it."""
+    """A page as a visitor sees it. end_of_results: whether it is the last page of search
+    results."""
 
     blocks: tuple[Block, ...]
     has_search_bar: bool = False

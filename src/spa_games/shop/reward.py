@@ -3,10 +3,10 @@
 reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes +
 options + 1)
 
-Two matches are fuzzy and follow the original's thresholds. Two parts differ. The original finds the
-nouns of a title with a statistical tagger; here they are the title's words without numbers,
-function words and common adjectives. The original finds a colour of its list anywhere in an option
-value; here a word of the value must be a colour of `vocabulary.json`.
+Matching of attributes and options is fuzzy, with the original's threshold. Two parts differ from
+the original. It finds the nouns of a title with a statistical tagger; here they are the title's
+words without numbers, function words and common adjectives. The original finds a colour of its list
+anywhere in an option value; here a word of the value must be a colour of `vocabulary.json`.
 """
 
 import re
@@ -61,12 +61,12 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
 
 
 def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bool]:
-    """r_type, title score, whether the queries are equal, and whether two or more category levels
-    are shared.
+    """Return r_type, the title score, whether the queries are equal, and whether the products share
+    two or more category levels.
 
     The title score is the share of the wanted title's nouns that the bought title has. r_type is 1
-    if the queries or the categories match or the score exceeds 0.2, else 0.5. A score below 0.1
-    lowers it to 0.1, and a score of 0 to 0.
+    if the queries or the categories match or the score exceeds 0.2, else 0.5. If the score is below
+    0.1, r_type is 0.1; if the score is 0, r_type is 0.
     """
     query = bought.query == wanted.query
     category = len(_levels(bought) & _levels(wanted)) >= 2
@@ -92,8 +92,8 @@ def title_nouns(title: str) -> set[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Return whether a product has an attribute, in its list or in its title, features or
-    description."""
+    """Return whether a product's list has a similar attribute, or its title, features or
+    description contain the attribute."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
     texts = (product.title, " ".join(product.features), product.description)

@@ -34,7 +34,8 @@ def address(goal: int, view: View) -> str:
 
 
 def read_address(shop: Shop, query: str) -> tuple[int, View]:
-    """The inverse of `address`; an empty query means the search page of the first request.
+    """Parse an address that `address` wrote; an empty query means the search page of the first
+    request.
 
     Raises BadAddress for anything that no link of the shop leads to, such as an option that the
     product does not have.

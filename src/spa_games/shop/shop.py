@@ -70,8 +70,8 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
 def open_shop(
     *, data: str | None = None, dataset: str = "small", human_goals: bool = False
 ) -> Shop:
-    """Open the generated shop, or the shop of a folder of WebShop files, once per process and set
-    of files.
+    """Open the generated shop, or build one from a folder of WebShop files. The two shops opened
+    last are cached until their files change.
 
     dataset: "small" is the first 1,000 products of the files, "full" all of them. Raises
     ConfigError for "full" or human goals without files, and DataError for files that cannot be
