@@ -1,4 +1,5 @@
-"""Advantage estimators by name, with what each needs and how its result is used.
+"""The advantage estimators by name, with the inputs that each one needs and the options for using
+its result.
 
 A custom estimator is an `Estimator` like those in `ESTIMATORS`, or a plain function; name it as
 `module:name`.
@@ -37,7 +38,7 @@ class Estimator:
     section `algorithm` that are passed to `function`.
     """
 
-    # The wrappers below take from the batch what each built-in estimator needs.
+    # The wrappers below read the inputs of the built-in estimators from the batch.
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
     needs_values: bool = False  # a critic is trained, and batch.values are its values
@@ -47,8 +48,8 @@ class Estimator:
     # over the masked tokens of the whole batch before the update.
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
-    """settings -> the discount of returns between the tokens of a turn, and from a turn's last
-    token to the next turn. Reward normalization uses them."""
+    """Maps the settings to two discounts of returns: between the tokens of a turn, and from a
+    turn's last token to the next turn. Reward normalization uses them."""
     # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, so
     # normalization subtracts no mean.
     centres: bool = False
@@ -84,10 +85,10 @@ class Estimator:
 
 
 def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
-    """The estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or
-    `package.module:name` of an `Estimator` or of a function. A function gets the settings that its
-    keyword-only parameters name, and neither a critic nor whitening. known: the keys of the section
-    `algorithm`.
+    """Return the estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or
+    `package.module:name` of an `Estimator` or of a function. A function receives the settings named
+    by its keyword-only parameters; no critic is trained for it, and its advantages are not
+    whitened. known: the keys of the section `algorithm`.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.

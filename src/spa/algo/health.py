@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreakGuard:
-    """Trips after `limit` bad observations in a row; `limit` 0 switches it off."""
+    """Trips after `limit` consecutive bad observations; `limit` 0 switches the guard off. `run` is
+    the current number of consecutive bad observations."""
 
     limit: int
     advice: str
@@ -71,7 +72,8 @@ class VarianceGuard:
     run: int = 0
 
     def observe(self, std: float) -> "VarianceGuard":
-        """The guard after an update with mean in-group standard deviation `std` (over all groups)."""
+        """Return the guard after an update. `std`: in-group standard deviation of the scores,
+        averaged over all groups."""
         if self.seen < self.window:
             return replace(self, seen=self.seen + 1, total=self.total + std)
         # The limit is relative to the start of this run, since the unit of scores differs from game

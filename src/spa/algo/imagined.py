@@ -1,5 +1,5 @@
-"""Advantages from the predicted values of plans, scaled by their agreement with observed values (after
-WM-PPO, arXiv 2611.12200; reconstructed). Equation: docs/methods.md."""
+"""Advantages from the predicted values of plans, scaled by how well they agree with observed values
+(after WM-PPO, arXiv 2611.12200; reconstructed). Equation: docs/methods.md."""
 
 from collections.abc import Sequence
 

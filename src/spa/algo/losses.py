@@ -151,8 +151,8 @@ class PolicyLoss:
         weights: Tensor,
         settings: object,
     ) -> tuple[Tensor, Info]:
-        """The loss and its sums. `settings` is the configuration section that holds the function's
-        settings."""
+        """Compute the loss and its info (sums over tokens). `settings` is the configuration section
+        that holds the function's settings."""
         chosen: dict[str, Any] = {
             name: getattr(settings, key) for name, key in self.settings.items()
         }
@@ -172,9 +172,9 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 
 def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss:
-    """The loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or
-    `package.module:name` of a `PolicyLoss` or of a function. A function gets the settings that its
-    keyword-only parameters name. known: the keys of the section.
+    """Return the loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or
+    `package.module:name` of a `PolicyLoss` or of a function. A function receives the settings named
+    by its keyword-only parameters. known: the keys of the section `actor_rollout_ref.actor`.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
@@ -347,9 +347,9 @@ def clipped_absolute_error(logprobs: Tensor, weights: Tensor, *, most: float) ->
 
 
 def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: float) -> Tensor:
-    """bool `[B, A]`: the environment's tokens after the turns with the least certain answers (PaW's
+    """Select the environment's tokens that follow the turns with the least certain answers (PaW's
     selection, reconstructed). These are the `share` of turns whose answer tokens have the highest
-    mean entropy, at least one turn.
+    mean entropy, at least one turn. Returns bool `[B, A]`.
 
     Args:
         entropy: `[B, A]`, entropy of the policy at each predicted token.

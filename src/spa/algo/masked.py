@@ -35,7 +35,7 @@ def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tensor:
-    """`values` shifted and scaled to mean 0 and unbiased variance 1 over the mask.
+    """Shift and scale `values` to mean 0 and unbiased variance 1 over the mask.
 
     Args:
         values: `[B, A]`.

@@ -14,7 +14,7 @@ Mode = Literal["truncate", "mask"]
 
 
 def policy_logits(logits: Tensor, sampling: SamplingParams, keep: Tensor | None = None) -> Tensor:
-    """Logits `[N, V]` whose softmax is the distribution that `sampling` samples from.
+    """Return logits `[N, V]` whose softmax is the distribution that `sampling` samples from.
 
     Logits are divided by the temperature, then set to minus infinity outside the top-k set, and
     then outside the smallest set whose mass reaches top_p. `keep` int64 `[N]` is one token per row
@@ -58,9 +58,10 @@ def rollout_weights(
 ) -> tuple[Tensor | None, Metrics]:
     """Importance weights of tokens that another sampler generated, for the policy loss.
 
-    w = exp(logprobs - sampler_logprobs) of a token, or of all sampled tokens of its episode (level
-    `sequence`). `truncate` takes min(w, cap) (truncated importance sampling, verl's rollout
-    correction); `mask` takes w inside [floor, cap] and 0 outside (IcePop).
+    The weight is w = exp(logprobs - sampler_logprobs) of the token or, with level `sequence`, the
+    product of w over all sampled tokens of the episode. Mode `truncate` uses min(w, cap) (truncated
+    importance sampling, as in verl's rollout correction); `mask` uses w inside [floor, cap] and 0
+    outside (IcePop).
 
     Args:
         logprobs: `[B, A]`, of the policy that is about to be updated.

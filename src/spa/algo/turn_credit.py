@@ -23,8 +23,8 @@ class Turns:
 
     @classmethod
     def of(cls, turns: Tensor, mask: Tensor) -> "Turns":
-        """From `turns` int64 `[B, A]` (-1 outside) and `mask` bool `[B, A]`. Raises ValueError if a
-        masked token has no turn."""
+        """Build it from `turns`, int64 `[B, A]` with -1 outside turns, and `mask`, bool `[B, A]`.
+        Raises ValueError if a masked token has no turn."""
         if bool((turns[mask] < 0).any()):
             raise ValueError(
                 "turns: a token inside the mask has turn -1; number the turn of every masked "
@@ -186,7 +186,7 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
     # [V]: the return from each episode's first visit to each state.
     own = torch.zeros(visits.count, dtype=torch.float64)
     own[visits.visit[visits.first]] = values[visits.first]
-    # Only first visits count, so that an episode that runs in circles counts once.
+    # Only first visits count, so that an episode that returns to a state counts once.
     totals = torch.zeros(len(visits.episodes), dtype=torch.float64)
     totals.index_add_(0, visits.state[visits.first], values[visits.first])
     episodes = visits.episodes[visits.state]
@@ -198,8 +198,9 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visits:
-    """The N turns, in row order, by the state that they start from: S states, each within one
-    group, and V pairs of episode and state."""
+    """Assignment of turns to the states from which they start. There are N turns, in row order, and
+    S states; the same state in two groups counts as two. V is the number of pairs of an episode and
+    a state that it visits."""
 
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V

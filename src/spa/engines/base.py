@@ -18,7 +18,8 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Use these weights from now on, and drop everything cached under the old ones."""
+        """Use the weights of `model` (a module or a checkpoint folder) from now on, and drop all
+        caches computed with the old weights. `version` is stored in later completions."""
         ...
 
     def forget(self, episode_ids: Sequence[str]) -> None:

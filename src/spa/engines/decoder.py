@@ -1,4 +1,4 @@
-"""Sampling on a GPU, from CUDA graphs.
+"""Sample on a GPU with CUDA graphs.
 
 Each layer has one buffer for the keys and values of all episodes, which is allocated once. It is
 divided into *slots* of a fixed number of columns; an episode keeps its slot from turn to turn. One
@@ -13,14 +13,15 @@ call of `Decoder.generate`:
    b. the logits become one token per row, from the row's own random numbers (`_sample`);
    c. ids, log-probs and ends of all rows go to the CPU in one transfer.
 
-A CUDA graph is a recorded list of kernels that starts with one command. Its kernels read and write
-the same memory each time, so everything that changes between steps is in `_State`, and the step
-itself updates it. There is a graph for each of a few batch sizes. Padding rows and rows that have
-ended are computed too, and their results are ignored. When enough rows have ended, the others move
-to a smaller graph. Graphs are kept until the buffers change: new weights are copied into the memory
-of the old ones.
+A CUDA graph is a recorded sequence of kernels that is launched with one call. Its kernels read and
+write the same memory each time, so everything that changes between steps is in `_State`, and the
+step itself updates it. There is one graph for each of a few batch sizes. Padding rows and rows that
+have ended are computed too, and their results are ignored. When enough rows have ended, the others
+move to a smaller graph. Graphs are kept until the buffers change: new weights are copied into the
+memory of the old ones.
 
-On a CPU the same functions run without graphs. Tests compare them with the engine's other path.
+On a CPU the same functions run without graphs, so that tests can compare them with the local
+engine's other code path (`spa.engines.local`).
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ from spa.types import Prompt, SamplingParams
 
 READ_TOKENS = 16384  # tokens per pass over prompts; the last row may exceed it
 COLUMNS = 256  # slots have a multiple of this many columns
-# Keys and values of at most this share of the GPU's memory stay allocated between rollouts.
+# The KV cache stays allocated between rollouts if it takes at most this share of the GPU's memory.
 KEPT_SHARE = 1 / 16
 NO_TOKENS = np.empty(0, dtype=np.int32)
 
@@ -60,10 +61,8 @@ Step = Callable[[], None]
 
 
 class _State:
-    """State that a decode step reads and updates: one entry per row, at fixed addresses.
-
-    Padding rows are not alive and have the last slot, which no episode gets.
-    """
+    """State that a decode step reads and updates: one entry per row, at fixed addresses. Padding
+    rows have `alive` False and use the spare slot, which no episode gets."""
 
     def __init__(self, rows: int, columns: int, spare_slot: int, device: torch.device) -> None:
         self.spare_slot = spare_slot
@@ -137,8 +136,8 @@ class Decoder:
         self.pool: Any = None
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Free the slots of these episodes. If no episode is left, release the memory if the
-        trainer may need it."""
+        """Free the slots of these episodes. If no slot is in use afterwards and the buffers are
+        larger than `kept_bytes`, release their memory for the trainer."""
         for episode_id in episode_ids:
             self.slots.pop(episode_id, None)
         if not self.slots and sum(buffer.nbytes for buffer in self.buffers) > self.kept_bytes:
@@ -147,10 +146,11 @@ class Decoder:
     def generate(
         self, prompts: Sequence[Prompt], sampling: SamplingParams
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt, in
-        order."""
+        """Sample one response per prompt, in order. Returns the ids, int32 [L], and log-probs,
+        float32 [L], of each."""
         slots = self._take_slots(prompts, sampling.max_tokens)
-        # The matrices already have their precision; autocast would make sampling less precise.
+        # The matrices are already in the right dtype; autocast would only lower the precision of
+        # other operations.
         with torch.autocast(self.device.type, enabled=False):
             steps = self._steps(len(prompts), sampling)
             hidden = self._read_prompts(prompts, slots)
@@ -169,7 +169,7 @@ class Decoder:
         return responses
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
-        """The slot of each prompt: the one from the episode's earlier turns, or a free one."""
+        """Return the slot of each prompt: its episode's slot from earlier turns, or a free slot."""
         asked = {prompt.episode_id for prompt in prompts}
         others = sum(episode_id not in asked for episode_id in self.slots)
         longest = max(len(prompt.token_ids) for prompt in prompts)
@@ -237,9 +237,9 @@ class Decoder:
     def _read(
         self, rows: Sequence[np.ndarray], slots: Sequence[int], starts: Sequence[int]
     ) -> torch.Tensor:
-        """Read each row's tokens, int32 [T], into its slot from column `start` on. Returns the
-        hidden states [B, H] of each row's last token. A pass reads whole rows of about
-        `READ_TOKENS` tokens."""
+        """Read each row's tokens, int32 [T], into its slot, from the column in `starts` on. Returns
+        the hidden states [B, H] of each row's last token. Rows are read in passes of about
+        `READ_TOKENS` tokens; no row is split."""
         counts = np.array([len(ids) for ids in rows])
         passes = counts.cumsum() // READ_TOKENS
         parts = []
@@ -295,8 +295,8 @@ class Decoder:
         return [(ids[row, :n].copy(), logprobs[row, :n].copy()) for row, n in enumerate(lengths)]
 
     def _steps(self, rows: int, sampling: SamplingParams) -> dict[int, Step]:
-        """The decode step for each batch size that `rows` rows may use. Missing steps are recorded,
-        the largest first, because the others fit into its memory."""
+        """Return the decode step for each batch size that `rows` rows may use. Missing steps are
+        recorded, the largest batch size first, because smaller graphs can reuse its memory pool."""
         self.state.clear()
         steps = {}
         for size in _batch_sizes(rows):
@@ -320,7 +320,8 @@ class Decoder:
         return graph.replay
 
     def _step(self, size: int, sampling: SamplingParams) -> None:
-        """The decode step: read the last token of the first `size` rows and sample the next one."""
+        """Run one decode step: read the last token of each of the first `size` rows and sample the
+        next one."""
         state = self.state
         slot = state.slot[:size]
         position = state.position[:size]
@@ -351,9 +352,9 @@ class Decoder:
         last layer. Keys and values are written to column `positions` of slot `slots`, both int64
         [N].
 
-        query_starts: int32 [B + 1], where the tokens of each row begin, and the end. longest_query:
-        largest number of tokens of a row. row_slots: int64 [B], slot of each row. lengths: int64
-        [B], number of its columns that the row attends to, its new tokens included.
+        query_starts: int32 [B + 1], the index in `ids` where each row begins, followed by N.
+        longest_query: number of tokens in the longest row. row_slots: int64 [B], slot of each row.
+        lengths: int64 [B], number of columns that each row attends to, including its new tokens.
         """
         matrices = self.matrices
         # The last start only closes the list, since `lengths` are given.
@@ -410,5 +411,5 @@ def _batch_sizes(rows: int) -> list[int]:
 
 
 def _normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """RMSNorm as one kernel; the trainer's module needs six."""
+    """Compute RMSNorm in one kernel; the model's own module launches six."""
     return nn.functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)

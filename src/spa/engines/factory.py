@@ -25,7 +25,8 @@ API = "openai"
 
 
 class PlayingEngine(Engine, Protocol):
-    """An engine with its chat template. None: it works on text only, and so must the rollout."""
+    """An engine with its chat template. The template is None for engines that return text without
+    tokens; rollouts then record no tokens."""
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -107,11 +108,9 @@ def engine_kind(name: str) -> EngineKind:
 
 
 def trained_kind(cfg: Config) -> EngineKind:
-    """The engine that samples from the policy in training.
-
-    Raises ConfigError for an engine that cannot, or whose log-probs are not those of the sampling
-    policy.
-    """
+    """Return the engine kind that samples from the policy during training. Raises ConfigError if
+    the engine cannot be used for training, if responses would be greedy, or if the engine reports
+    log-probs of the raw logits although temperature, top-k or top-p change the distribution."""
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
     kind = engine_kind(name)
@@ -139,8 +138,7 @@ def trained_kind(cfg: Config) -> EngineKind:
 
 
 def engine_name(cfg: Config, model_name: str = "") -> str:
-    """Resolve `actor_rollout_ref.rollout.name` for this machine and model, so that it is never
-    `auto`."""
+    """Return the engine's name for this machine and model, with `auto` resolved."""
     if model_name == RANDOM:
         return RANDOM
     # Models of `model_info` are always behind an API; `rollout.name` applies to all other models.
@@ -150,8 +148,8 @@ def engine_name(cfg: Config, model_name: str = "") -> str:
 
 
 def on_this_machine(cfg: Config) -> Config:
-    """`cfg` with an engine and GPU counts that this machine supports. Reductions are logged once
-    per process."""
+    """Return `cfg` with an engine and GPU counts that this machine supports. Each change is logged
+    once per process."""
     clamped, warnings = clamp_to_hardware(
         cfg, gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0
     )

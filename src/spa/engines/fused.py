@@ -1,5 +1,5 @@
-"""The forward pass of Llama-like models for sampling: only the last position's logits, in few
-operations.
+"""A forward pass of Llama-like models for sampling. It computes only the last position's logits, in
+few operations.
 
 A decoding step reads one token per row, so its cost is reading the weights plus Python overhead.
 Projections of the same input are therefore fused (query, key, value; gate, up), on a CPU in
@@ -27,8 +27,8 @@ DECODED_ROWS = 16  # the matrix layout is optimized for this many rows; other nu
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Return whether `FusedModel` computes the same as the model, and whether its copy of the
-    matrices is worth the memory: it has a lower precision, or the model is small."""
+    """Return whether `FusedModel` supports the model and its copy of the matrices is worth the
+    memory, because `dtype` is not the dtype of the weights or because the model is small."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
@@ -160,8 +160,9 @@ class FusedModel:
         past_key_values: GrowingCache,
         **unused: Any,
     ) -> SimpleNamespace:
-        """input_ids, position_ids int64 [B, q]; attention_mask additive [B, 1, q, T] over the
-        cache's columns and the q new ones. Returns `.logits` [B, 1, V] of the last position."""
+        """Run the model on `input_ids` at `position_ids`, both int64 [B, q]. attention_mask:
+        additive, [B, 1, q, T], over the cache's columns followed by the q new ones. Returns an
+        object whose `logits`, [B, 1, V], belong to the last position."""
         with torch.autocast(input_ids.device.type, enabled=False):
             return SimpleNamespace(
                 logits=self._logits(input_ids, attention_mask, position_ids, past_key_values)
@@ -206,8 +207,8 @@ class FusedModel:
     def split_heads(
         self, qkv: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[B, q, H + 2 K, D] -> scaled queries [B, H, q, D] and keys [B, K, q, D], both with RoPE
-        applied, and values."""
+        """Split [B, q, H + 2 K, D] into queries [B, H, q, D], scaled and with RoPE applied, keys
+        [B, K, q, D] with RoPE applied, and values [B, K, q, D]."""
         turned = self.heads + self.key_heads
         # RoPE is applied in float32, as in the trainer under autocast.
         both = qkv[:, :, :turned].float()
@@ -224,7 +225,8 @@ class FusedModel:
         mask: torch.Tensor,
         head: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> torch.Tensor:
-        """queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T] -> [B * q, H * D].
+        """Compute attention: queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T]
+        -> [B * q, H * D].
 
         Queries that share a key head are stacked, so that every key is read once; rows are
         processed in blocks. head: keys and values [K, c, D] of a prefix that all rows share.
@@ -260,7 +262,8 @@ class FusedModel:
         )
 
     def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """x [B, H, q, n] times `shared` [K, n, m], the same for all rows -> [B, H, q, m]."""
+        """Multiply x [B, H, q, n] by `shared` [K, n, m], which is the same for all rows -> [B, H,
+        q, m]."""
         rows, heads, q, n = x.shape
         # All rows in one product per key head: [K, B H / K q, n].
         of_head = (

@@ -1,8 +1,8 @@
 """Key/value caches of single episodes, and the batched cache for sampling.
 
-Between turns, an episode's keys and values are a row without gaps (`EpisodeKV`) of a store of rows
-that left the batch together (`KVStore`). For a call of the engine, the rows are copied into one
-`GrowingCache`; rows of different length leave gaps, which the attention mask excludes. A prefix
+Between turns, an episode's keys and values are one row without gaps (`EpisodeKV`) in a `KVStore`,
+which holds the rows that left a batch together. For a call of the engine, the rows are copied into
+one `GrowingCache`; rows of different length leave gaps, which the attention mask excludes. A prefix
 that all rows of a batch share may be held once (`Head`), so that a step reads it once and not once
 per row.
 """
@@ -36,9 +36,9 @@ class KVStore:
     def columns(
         self, layer: int, part: int, rows: torch.Tensor, start: int, stop: int
     ) -> torch.Tensor:
-        """Keys (`part` 0) or values (`part` 1), [r, H, stop - start, D], of tokens `start` to
-        `stop` of these rows, int64 [r]. Not both at once, because a copy of both may not fit into
-        memory."""
+        """Return the keys (`part` 0) or values (`part` 1), [r, H, stop - start, D], of tokens
+        `start` to `stop` of `rows`, int64 [r]. Keys and values are returned by separate calls,
+        because copies of both may not fit into memory."""
         own = (self.keys, self.values)[part][layer]
         if not self.head:
             return own[rows, :, start:stop]
@@ -134,8 +134,8 @@ class GrowingLayer(DynamicLayer):
         self.length = 0
 
     def taken(self, rows: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of some columns of some rows, [R, H, c, D]; rows: int64 [R], columns: int64 [R,
-        c]."""
+        """Return copies of the keys and values, each [R, H, c, D], in `columns`, int64 [R, c], of
+        `rows`, int64 [R]."""
         # Two index tensors around a slice put their axes first: [R, c, H, D].
         return (
             self._keys[rows[:, None], :, columns].transpose(1, 2),
@@ -227,9 +227,9 @@ class GrowingCache(DynamicCache):
     def append(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values [B, H, q, D] to a layer. Returns its whole buffers, contiguous [B,
-        H, columns, D], zero beyond the columns in use, because matrix products over part of a
-        buffer would copy it first."""
+        """Append keys and values [B, H, q, D] to a layer. Returns the layer's whole buffers,
+        contiguous [B, H, columns, D] and zero beyond the columns in use, because a matrix product
+        over part of a buffer would copy that part first."""
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
 
@@ -241,8 +241,9 @@ class GrowingCache(DynamicCache):
     def take_rows(
         self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
-        """Copy rows without their gaps. rows: int64 [R]; ids: int32 per row, its cached tokens;
-        columns: int64 [R, c], for each row first the columns that hold its `ids` after the head.
+        """Copy `rows`, int64 [R], to a new store, without their gaps. ids: for each row, its cached
+        tokens, int32. columns: int64 [R, c]; for each row, first the columns that hold its tokens
+        after the head.
 
         The `last` call empties the cache, freeing its layers one by one.
         """

@@ -6,8 +6,8 @@
   game) is read and held once. A longer prefix that only some of them share is read once.
 * Rows that have finished leave the batch.
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
-  take the safe path. The whole conversation is read again at every turn, and rows stay in the batch
-  until the end. The engine logs this once.
+  use the safe path. It reads the whole conversation again at every turn, and rows stay in the batch
+  until the end. The engine logs a warning when it is built.
 * Vision models also read the whole conversation again, in the generation loop of transformers
   (`spa.engines.vision`).
 * Architectures that are not known to work are tested with a few tokens when the engine is built.
@@ -122,7 +122,8 @@ class LocalEngine:
             )
 
     def _try_decoder(self) -> Decoder | None:
-        """A decoder that has passed a trial, or None after a warning that gives the reason."""
+        """Return a decoder that has passed a trial; otherwise log a warning with the reason and
+        return None."""
         device = next(self.model.parameters()).device
         if not isinstance(self.sampler, FusedModel):
             fault = "the local engine has no forward pass of its own for this model"
@@ -170,7 +171,8 @@ class LocalEngine:
         return out
 
     def _completion(self, ids: np.ndarray, logprobs: np.ndarray) -> Completion:
-        """A response from its ids, int32 [L], and their log-probs, float32 [L]."""
+        """Build a completion from its ids, int32 [L], and their log-probs, float32 [L]. Raises
+        ModelError if a log-prob is not finite."""
         if not np.isfinite(logprobs).all():
             raise ModelError(
                 "The model's log-probs are NaN or infinite, although its weights were "
@@ -188,8 +190,8 @@ class LocalEngine:
         )
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Take over new weights: of the shared model itself, of another module of the same shape,
-        or from a folder. Drops all cached keys and values."""
+        """Load new weights from `model`: the shared model itself, another module with the same
+        parameters, or a checkpoint folder. Drops all cached keys and values."""
         source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
         if source is not self.model:
             self.model.load_state_dict(source.state_dict())
@@ -241,7 +243,8 @@ class _Batch:
         self.rows = list(range(len(prompts)))  # batch row -> prompt
 
     def run(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
+        """Sample one response per prompt. Returns the ids, int32 [L], and log-probs, float32 [L],
+        of each."""
         logits = self._read_prompts()
         stop_ids = torch.tensor(sorted(self.engine.template.stop_ids), device=self.device)
         alive = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
@@ -259,7 +262,7 @@ class _Batch:
                     self.logprobs[row].append(value)
             alive &= ~ended
             writing = [writes and not stops for writes, stops in zip(writing, told[2], strict=True)]
-            # Nothing more is sampled, so the last token need not be read.
+            # No further token is sampled, so the last one need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
             # Dropping finished rows is worthwhile once enough rows have finished.
@@ -436,7 +439,8 @@ class _Batch:
         return out.logits[:, -1]
 
     def _read_prompts_whole(self) -> torch.Tensor:
-        """The safe path: left-padded prompts, an ordinary mask, an ordinary cache."""
+        """Read every prompt from its start, for the safe path: left-padded, with a 2-D attention
+        mask and the model's default cache. Returns the logits [B, V] after each prompt."""
         ids, self.valid = (
             part.to(self.device) for part in right_aligned([p.token_ids for p in self.prompts])
         )

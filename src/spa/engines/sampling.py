@@ -14,15 +14,15 @@ BLOCK = 256  # size of the blocks, in ids, for larger vocabularies
 
 
 def row_uniforms(prompts: Sequence[Prompt], count: int) -> torch.Tensor:
-    """float64 [B, count] in [0, 1): each row's random numbers, from its own seed, whatever the
-    batch."""
+    """Return float64 [B, count] random numbers in [0, 1). Each row depends only on its prompt's
+    seed, not on the rest of the batch."""
     rows = [np.random.Generator(np.random.PCG64(prompt.seed)).random(count) for prompt in prompts]
     return torch.from_numpy(np.stack(rows))
 
 
 def right_aligned(rows: Sequence[np.ndarray], pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of token ids as int64 [B, T], with each row's last token in the last column, and bool
-    [B, T], False on padding."""
+    """Left-pad rows of token ids. Returns int64 [B, T], with each row's last token in the last
+    column, and bool [B, T], False on padding."""
     width = max(map(len, rows))
     ids = torch.full((len(rows), width), pad, dtype=torch.int64)
     real = torch.zeros((len(rows), width), dtype=torch.bool)

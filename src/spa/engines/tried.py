@@ -25,8 +25,8 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 
 
 def skips_check(config: Any) -> bool:
-    """Return whether the check is unnecessary or impossible: flash attention does not compute in
-    float32."""
+    """Return whether to skip the check: it is unnecessary for plain attention, and impossible with
+    flash attention, which does not run in float32."""
     return can_be_plain(config) or uses_flash(config)
 
 
@@ -46,8 +46,8 @@ def reads_right(model: Any, make_batch: MakeBatch) -> bool:
 
 
 def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
-    """Reason not to sample with a decoder: an error, or log-probs of two turns of two rows that
-    differ from those of one forward pass without a cache. Empty if the trial passes."""
+    """Try a decoder on two turns of two rows. Returns the reason not to use it: an error, or
+    log-probs that differ from those of one forward pass without a cache; "" if the trial passes."""
     with torch.autocast(decoder.device.type, autocast, autocast is not None):
         fault = _fault(model, lambda: _decoder_gap(decoder, model), SAME_HALF)
     decoder.release()
@@ -55,8 +55,9 @@ def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) ->
 
 
 def _fault(model: Any, measure: Callable[[], float], largest: float) -> str:
-    """The error of a trial, or a message that its log-probs differ too much from the model's; empty
-    if the trial passes."""
+    """Run a trial. `measure` returns the largest difference in log-probs, which may be at most
+    `largest`. Returns an error message, or "" if the trial passes. Out-of-memory errors are
+    re-raised."""
     was_training = model.training
     model.eval()
     try:

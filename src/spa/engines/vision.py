@@ -44,7 +44,8 @@ def sample_seeing(
     reader: ImageReader,
     stop_ids: Sequence[int],
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Ids, int32 [L], and their log-probs, float32 [L], of one response per prompt."""
+    """Sample one response per prompt from a vision model. Returns the ids, int32 [L], and
+    log-probs, float32 [L], of each."""
     device = next(model.parameters()).device
     # Padding is masked, so every id will do except an image token.
     pad = min(stop_ids)

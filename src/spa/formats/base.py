@@ -1,4 +1,4 @@
-"""The contract of a response format, and what most world-model formats share."""
+"""The base classes of response formats, with the behaviour that most world-model formats share."""
 
 import logging
 import re
@@ -44,8 +44,8 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """A corrected response. text: None if it could not be corrected. reason: why not; empty if
-    there is a text."""
+    """The result of correcting a response. text: the corrected response, or None if it could not be
+    corrected. reason: why it could not; "" if it could."""
 
     text: str | None
     reason: str = ""
@@ -68,8 +68,8 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScore:
-    """Correctness of a written search, each line given the lines before it. `failure`: see
-    `FAILURES`, "" if all lines are exact."""
+    """Counts of correct parts in a written search. Each line is judged given the lines before it.
+    `failure`: the kind of the first error (see `FAILURES`), or "" if the whole text is exact."""
 
     moves: int = 0
     moves_right: int = 0
@@ -89,8 +89,8 @@ class ResponseFormat:
 
     name: value of `agent_proxy.response_format`. predicts: whether a world-model response contains
     a predicted state. begins_with_plan: whether a response can be started up to its prediction, so
-    that the model predicts the outcome of any plan. last_block: the tag of the last block. Only the
-    modules of formats read these attributes, except `name`; all other code calls methods.
+    that the model predicts the outcome of any plan. last_block: the tag of the last block. Except
+    for `name`, only format modules read these attributes; all other code calls methods.
     """
 
     name: str
@@ -128,8 +128,9 @@ class ResponseFormat:
         on."""
 
     def plans(self, asked: int) -> int:
-        """Number of plans that a response lists with their predicted states, if a prompt asks for
-        `asked` plans. If it is above 0, examples need plans that were not taken."""
+        """Return the number of plans that a response lists with their predicted states if the
+        prompt asks for `asked` plans; 0 for formats that list none. Examples of formats that list
+        plans must also contain plans that were not executed."""
         return 0
 
     # Prompts
@@ -154,16 +155,17 @@ class ResponseFormat:
         return f"{written_thoughts(observation, thoughts, on)}{foreseen}</think><answer>{answer}</answer>"
 
     def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
-        """The thoughts of a policy without a model."""
+        """Return the thoughts of a scripted policy's response with this answer and prediction."""
         return ""
 
     def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
-        """The thoughts of a prompt's sample response, whose actions lead to `after`."""
+        """Return the thoughts of the sample response in a prompt, whose actions lead to the state
+        `after`."""
         return f" {plan_sentence(actions)} "
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """The thoughts to put before a prediction whose likelihood is measured; None if the
-        thoughts already contain the prediction, so that its likelihood would mean little."""
+        """Return the thoughts that state a given plan, to be put before the prediction that the
+        model is to make. None if the thoughts would already contain the prediction."""
         return ""
 
     # Reading
@@ -187,10 +189,10 @@ class ResponseFormat:
         the setting, because the states need the think block.
 
         Mode "add_worldmodel" expects the same blocks with `<observation>..</observation> thoughts
-        <prediction>..</prediction>` inside the think block, or with these blocks where the format
-        puts them. Each block must occur exactly once. Apart from the thoughts, only white space may
-        be between blocks; text before the first and after the last block is tolerated. Observation,
-        prediction and answer must not contain tags of the format.
+        <prediction>..</prediction>` inside the think block (a subclass may place these blocks
+        elsewhere, see `_in_order`). Each block must occur exactly once. Apart from the thoughts,
+        only white space may be between blocks; text before the first and after the last block is
+        tolerated. Observation, prediction and answer must not contain tags of the format.
 
         If the format of "add_worldmodel" is broken but one answer block can be read, its actions
         count and `well_formed` is False. `think` holds the thoughts: the think block without the
@@ -239,8 +241,8 @@ class ResponseFormat:
         prediction: Span | None,
         answer: Span | None,
     ) -> bool:
-        """Return whether the state blocks are where they belong, given that think block and answer
-        are."""
+        """Return whether the state blocks are where this format puts them. Called only if the think
+        block is followed directly by the answer."""
         return states_inside(text, think, observation, prediction)
 
     def _options(
@@ -250,7 +252,8 @@ class ResponseFormat:
         return ()
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
-        """Return whether the answer is a choice that the response allows."""
+        """Return whether the answer is one of the plans that the response lists; always True for
+        formats that list no plans."""
         return True
 
     # Ground truth
@@ -300,9 +303,8 @@ class ResponseFormat:
         return Relabelled(text)
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:
-        """Return the response with the executed plan in its thoughts, if the format puts it
-        there.
-        """
+        """Return the response with the executed plan (and the other `options`) written into its
+        thoughts, in formats whose thoughts contain plans."""
         return text
 
     def _says_the_truth(
@@ -324,13 +326,13 @@ class ResponseFormat:
         return True
 
     def why_kept(self) -> str:
-        """Return why correcting a response needs more than its own turn; "" if the turn
-        suffices.
-        """
+        """Return the reason why responses cannot be corrected from their turn alone; "" if they
+        can."""
         return ""
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts of a turn for a base response: without states."""
+        """Convert the thoughts of a world-model response to those of a base response, which has no
+        states. actions: the executed actions. said: the actions in the model's answer."""
         return thoughts
 
     # Scores and the viewer
@@ -347,8 +349,9 @@ class ResponseFormat:
         return False
 
     def reference(self, env: TextEnv) -> Any:
-        """Return the reference for scoring the thoughts of an episode's base responses, computed
-        from its first state; None if they are not scored."""
+        """Return the reference with which `score` compares the thoughts of an episode's base
+        responses, computed from the episode's first state; None if this format scores no thoughts.
+        """
         return None
 
     def score(
@@ -359,13 +362,14 @@ class ResponseFormat:
         return None
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """Kind, begin and end of the parts of a response that SFT measures separately; `text` may
-        lack the prefill."""
+        """Return the parts of a response for which SFT reports separate metrics, each as (kind,
+        begin, end). `text` may lack the prefill."""
         blocks = {tag: find_block(text, tag) for tag in ("observation", "prediction", "answer")}
         return [(tag, *span) for tag, span in blocks.items() if span is not None]
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """Lines of the thoughts for the viewer; empty if this format has none."""
+        """Return the lines of the thoughts as the viewer shows them; empty if the viewer shows none
+        for this format."""
         return []
 
 
@@ -409,8 +413,9 @@ class WrittenFormat(ResponseFormat):
     def explore(
         self, env: TextEnv
     ) -> tuple[dict[str, tuple[tuple[str, str, str], ...]], dict[str, TextEnv]]:
-        """The states that examples can show, by default all: the true successors by key, the
-        current state first, and a copy of the game in each state that does not end it.
+        """Return the states that examples can use (by default, all reachable ones): the true
+        successors by state key, starting with the current state, and a copy of the game in each
+        non-terminal state.
 
         Raises ValueError or NotImplementedError for a game that cannot be used.
         """
@@ -419,8 +424,8 @@ class WrittenFormat(ResponseFormat):
         return explore(env)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Any:
-        """The control's search: from `start` in a world where each state's outcomes are permuted at
-        random among its actions.
+        """Return the search of the control: it starts at `start`, in a world where each state's
+        outcomes are permuted at random among its actions.
 
         The permutation keeps each state's distance from the start. The order of states at one
         distance changes, so in a large game the line limit may end the search before the goal.
@@ -431,7 +436,8 @@ class WrittenFormat(ResponseFormat):
         return run_search(self.searching(start, view), world.__getitem__)
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """The parts of every line of the thoughts, and the answer."""
+        """Return the parts of every line of the thoughts, and the answer, each as (kind, begin,
+        end)."""
         found = list[tuple[str, int, int]]()
         end = text.find("</think>")
         begin = len("<think>") if text.startswith("<think>") else 0
@@ -443,19 +449,20 @@ class WrittenFormat(ResponseFormat):
         return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Kind, begin and end of the words of a line."""
+        """Yield (kind, begin, end) for each word of a line."""
         raise NotImplementedError
 
     def searching(
         self, start: str, view: Any
     ) -> Generator[str, Sequence[tuple[str, str, str]], Any]:
-        """Search from a state. A generator: it yields the key to expand, receives its successors
-        (action, key, outcome), and returns the search. The search has `path` (None if no goal was
-        found) and `lines`, each with the `key` that was expanded and its `moves`."""
+        """Search from a state. This is a generator: it yields the key of the state to expand,
+        receives that state's successors (action, key, outcome), and returns the finished search.
+        The search has `path` (None if no goal was found) and `lines`, each with the `key` that was
+        expanded and its `moves`."""
         raise NotImplementedError
 
     def written(self, search: Any, view: Any) -> str:
-        """The search as the thoughts of a response."""
+        """Write a search as the thoughts of a response."""
         raise NotImplementedError
 
 
@@ -479,13 +486,15 @@ class AfterThoughts(ResponseFormat):
 
 
 def written_thoughts(observation: str, thoughts: str, on: str) -> str:
-    """The beginning of a world-model response, up to the end of its thoughts."""
+    """Return the beginning of a world-model response: the opening of the think block, the
+    observation and the thoughts."""
     return f"<think><observation>{on}{observation}{on}</observation>{thoughts}"
 
 
 def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
-    """Shares of correct moves, statuses, expansions and paths over all responses, of responses that
-    are exact, and of responses with each kind of first error."""
+    """Return the shares of correct moves, statuses, expansions and paths, pooled over all
+    responses; the share of exact responses; and the share of responses with each kind of first
+    error."""
     if not scores:
         return {}
 

@@ -1,5 +1,5 @@
-"""Find the blocks of a response's text in linear time: by substring search, and by one pattern
-whose blanks cannot overlap."""
+"""Find the blocks of a response. All functions run in linear time: they use substring search, and
+one regular expression whose repetition cannot match across tags."""
 
 import re
 
@@ -54,9 +54,10 @@ def as_unicode(text: str) -> str:
 
 
 def after_prefill(text: str, prefill: str) -> str | None:
-    """Return the text after `prefill` in a response of a model that was not given the prefill, or
-    None if the response lacks it. Skips text before it, including a think block that the model
-    closed before it: its own reasoning, which may quote the format."""
+    """Return the text after `prefill` in the response of a model that was not given the prefill;
+    None if the response does not contain it. Text before the prefill is skipped, including a think
+    block that the model closed before it, because the model's own reasoning may quote the format.
+    """
     reasoned = re.search(rf"</think>[^<]*{re.escape(prefill)}", text)
     if reasoned:
         return text[reasoned.end() :]
@@ -75,8 +76,8 @@ def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) 
 def base_blocks(
     text: str, think: Span | None, enable_think: bool
 ) -> tuple[Span | None, Span | None]:
-    """Think and answer block as the original's pattern captures them; (`think`, None) without a
-    match.
+    """Return the think block and the answer block as the original's pattern captures them, or
+    (`think`, None) if the pattern does not match.
 
     The pattern is `<think>(.*?)</think>\\s*<answer>(.*?)</answer>`, or `<answer>(.*?)</answer>`
     without thoughts, where a dot matches every character.
@@ -114,8 +115,8 @@ def cut(text: str, span: Span) -> str:
 
 
 def blank_between(text: str, before: int, marker: str, after: int, next_marker: str) -> bool:
-    """Return whether `marker` starts at `before`, `next_marker` ends at `after`, and only white
-    space lies in between."""
+    """Return whether only white space lies between `marker`, which starts at index `before`, and
+    `next_marker`, which ends at index `after`."""
     start = before + len(marker)
     end = after - len(next_marker)
     return start <= end and not text[start:end].strip()
@@ -175,8 +176,8 @@ def replace_block(text: str, tag: str, content: str) -> str:
 
 
 def replace_state(text: str, tag: str, state: str) -> str:
-    """`text` with the state inside its only `<tag>` block replaced, on its own lines as everywhere
-    in the data."""
+    """`text` with the state inside its only `<tag>` block replaced. The state gets its own lines,
+    as in all training data."""
     return replace_block(text, tag, f"\n{state}\n")
 
 

@@ -1,5 +1,5 @@
-"""`choose_plan`: the thoughts list plans with their predicted states, and the answer is one of them
-(`spa.formats.plans`)."""
+"""`choose_plan`: the thoughts list several plans with their predicted states, and the answer is one
+of these plans (`spa.formats.plans`)."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,8 @@ from spa.types import ParsedResponse, Turn
 
 
 class ChoosePlan(ResponseFormat):
-    """The thoughts list plans; the prediction repeats the state of the chosen one."""
+    """Format whose thoughts list several plans with their predicted states; the prediction repeats
+    the state of the chosen plan."""
 
     name = "choose_plan"
 
@@ -53,11 +54,12 @@ class ChoosePlan(ResponseFormat):
         return chosen_plan(actions, after)
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """None, because the prediction only repeats that of the chosen plan."""
+        """Return None, because the prediction only repeats the state that the thoughts give for the
+        chosen plan."""
         return None
 
     def why_kept(self) -> str:
-        """The turn records only one of several plans."""
+        """Return the reason: a turn records the outcome of only one of the listed plans."""
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"

@@ -20,7 +20,7 @@ OF_PREDICTIONS = (
 
 
 class NoPrediction(AfterThoughts):
-    """Responses describe the current state, and do not predict the next one."""
+    """Format whose responses describe the current state but do not predict the next one."""
 
     name = "no_prediction"
     predicts = False

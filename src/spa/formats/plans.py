@@ -1,5 +1,5 @@
-"""Plans in words: a single one that ends the thoughts (`I do Left.`), or several imagined ones,
-each with its predicted state, before one of them is chosen.
+"""Plans in words: either one plan that ends the thoughts (`I do Left.`), or several imagined plans,
+each with its predicted state, followed by the choice of one of them.
 
 Several plans are plain text between the observation and the choice:
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from spa.formats.blocks import between_states
 
 Option = tuple[tuple[str, ...], str]
-"""A plan, and the state that it is imagined to lead to."""
+"""A plan (its actions), and the state that it is predicted to lead to."""
 
 _COULD = "I could do "
 _THEN = ", then "
@@ -60,8 +60,8 @@ def chosen_plan(actions: Sequence[str], state: str) -> str:
 
 
 def with_plan(text: str, actions: Sequence[str], said: Sequence[str]) -> str:
-    """A response whose thoughts, between observation and prediction, end with the plan `I do ...,
-    then ....` of these actions (see `end_with_plan`)."""
+    """Make the thoughts of a response, between observation and prediction, end with the plan of
+    these actions (see `end_with_plan`). A response without both blocks is returned unchanged."""
     span = between_states(text)
     if span is None:
         return text
@@ -88,15 +88,16 @@ def end_with_plan(thoughts: str, actions: Sequence[str], said: Sequence[str]) ->
 
 
 def imagined(text: str) -> tuple[Option, ...]:
-    """The plans with their states between a response's observation and prediction; empty if it
-    lacks one of these blocks."""
+    """Return the plans and their states that a response lists between observation and prediction;
+    empty if the response lacks one of these blocks."""
     span = between_states(text)
     return () if span is None else read_options(text[span[0] : span[1]])
 
 
 def with_options(text: str, options: Sequence[Option], chosen: Sequence[str]) -> str:
-    """A response whose thoughts, between observation and prediction, are these plans with their
-    states and the choice."""
+    """Replace the thoughts of a response, between observation and prediction, by these plans with
+    their states and the choice of `chosen`. A response without both blocks is returned unchanged.
+    """
     span = between_states(text)
     if span is None:
         return text

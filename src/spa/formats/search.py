@@ -1,5 +1,5 @@
-"""`search`: base responses whose thoughts are a breadth-first search. This module runs the search,
-writes it, reads what a model wrote, and scores it line by line.
+"""`search`: base responses whose thoughts are a breadth-first search. This module runs such
+searches, writes them as text, parses the text of a model, and scores it line by line.
 
 A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
@@ -12,7 +12,7 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
 A line names the state that it expands, the path to it, and then every action with the state that it
 leads to and a status. The status is the outcome of that state in the words of the game (`goal`,
-`hole`), `seen` for a state found before, or nothing for a new one. The states that are still open
+`hole`), `seen` for a state found before, or nothing for a new state. The states that are still open
 follow the semicolon, the next one first. The search ends at the first goal, within the line; the
 last line is the path to it.
 """
@@ -77,9 +77,10 @@ class Search:
 
 
 class OpenStates:
-    """The states that a search has found, and in which order it expands them: here, breadth first.
+    """The states that a search has found, and the order in which it expands them: breadth first
+    here; subclasses may use another order.
 
-    paths: the actions to each state that was found.
+    paths: maps each state that was found to the actions that lead to it.
     """
 
     def __init__(self, start: str, *, max_depth: int = MAX_DEPTH) -> None:
@@ -117,8 +118,9 @@ class OpenStates:
 def expanding(
     found: OpenStates, *, max_lines: int = MAX_LINES
 ) -> Generator[str, Sequence[Successor], Search]:
-    """Search in the order of `found`. A generator: it yields the key to expand, receives its
-    successors, and returns the search; this lets several searches be batched."""
+    """Search in the order of `found`. This is a generator, so that several searches can be batched:
+    it yields the key of the state to expand, receives that state's successors, and returns the
+    finished search."""
     lines = list[Line]()
     while (key := found.next()) is not None and len(lines) < max_lines:
         found.close(key)
@@ -159,8 +161,8 @@ def breadth_first(
 
 
 def write_search(search: Search) -> str:
-    """The search as text. Raises ValueError if it found no goal, since such a search teaches
-    nothing."""
+    """Write a search as text. Raises ValueError if the search found no goal, because it then has no
+    path to write."""
     if search.path is None:
         raise ValueError(
             "write_search: the search found no goal, so it has no path to write; pass a search "
@@ -177,8 +179,9 @@ def _write_line(line: Line) -> str:
 
 
 def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-    """The true transitions of every state reachable from the current one, which comes first, found
-    by playing each action in a copy; and a copy of the game in each of these states.
+    """Return the true transitions of every state reachable from the current one, which is the first
+    key, and a copy of the game in each of these states. The transitions are found by playing each
+    action in a copy.
 
     Raises ValueError for a game whose searches could not be read back, that does not accept its own
     actions, or that has more than `MAX_STATES` states. Raises NotImplementedError for a game that
@@ -225,8 +228,8 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             next_key = twin.state_key()
             outcome = twin.state_outcome()
             after = f"after the action {name!r} in the state {key!r}"
-            # A search asks once where an action leads, so the outcome must not depend on chance. A
-            # game without randomness ignores the seed.
+            # A search records one outcome per action, so the outcome must not be random. A game
+            # without randomness ignores the seed.
             other = here.clone(noise_seed=len(copies))
             _, _, *other_end, _ = other.step(action)
             if (other.state_key(), *other_end) != (next_key, terminated, truncated):
@@ -290,15 +293,17 @@ def _check_word(game: str, what: str, word: str) -> None:
 
 
 def _action_of(word: str, actions: Sequence[str]) -> str | None:
-    """The action of a written move: "Left30" is the action Left and the state 30; "Left" alone
-    names no state. If one action's name begins with another's, the longest match counts."""
+    """Return the action of a written move: "Left30" is the action Left and the state 30. None if
+    the word is not an action followed by a state. If one action's name begins with another's, the
+    longest match counts."""
     begun = [name for name in actions if word.startswith(name) and word != name]
     return max(begun, key=len, default=None)
 
 
 def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
-    """Transitions of a control world: the outcomes of each state are permuted at random among its
-    actions. Every state keeps its distance from the start, but is reached by other actions."""
+    """Return the transitions of a control world, in which the outcomes of each state are permuted
+    at random among its actions. Every state keeps its distance from the start, but is reached by
+    different actions."""
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
@@ -339,8 +344,8 @@ def score_search(
 ) -> SearchScore | None:
     """Score a written search of the game with transitions `true`, whose first key is the start.
 
-    `complete`: False for a text that was cut off, whose last line does not count. None if no goal
-    can be reached.
+    `complete`: False if the text was cut off; its last line then does not count. Returns None if no
+    goal can be reached.
     """
     start = next(iter(true))
     wanted = breadth_first(start, lambda key: true[key])
@@ -382,8 +387,8 @@ def score_lines(
     """Score the lines of a search and its path. Adds to the `counts` of `SearchScore`, and appends
     to `errors` the kinds of failure in order.
 
-    Bookkeeping is compared with what the text itself has found so far, moves and outcomes with the
-    game.
+    Moves and outcomes are compared with the game. The order of expansion, `seen`, paths and lists
+    of open states are compared with what the text itself has found so far.
     """
     goal: tuple[str, ...] | None = None
     expanded = set[str]()
@@ -459,8 +464,8 @@ def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None
 
 
 def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
-    """The transitions of the states reachable from `start`, which is the first key: what `explore`
-    would return there."""
+    """Return the transitions of the states reachable from `start`, with `start` as the first key,
+    as `explore` would return them in that state."""
     found = {start: true[start]}
     queue = deque([start])
     while queue:
@@ -472,7 +477,7 @@ def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
 
 
 class BreadthFirst(WrittenFormat):
-    """A breadth-first search from the current state in every turn."""
+    """Format whose thoughts are, in every turn, a breadth-first search from the current state."""
 
     name = "search"
 
@@ -482,7 +487,8 @@ class BreadthFirst(WrittenFormat):
         return (f"{self.name}_dealt", f"{self.name}_other_puzzle")
 
     def overrides(self) -> tuple[str, ...]:
-        """Settings of the methods whose examples are these searches."""
+        """Return the configuration overrides of the methods whose examples are searches in this
+        format."""
         return (f"agent_proxy.response_format={self.name}",)
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
@@ -514,8 +520,8 @@ class BreadthFirst(WrittenFormat):
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Kind and span of every word: `next` is the state that a line expands, `open` a state that
-        remains open."""
+        """Yield (kind, begin, end) for every word of a line. Kinds: `next` (the state that the line
+        expands), `path`, `move`, `status`, and `open` (a state that remains open)."""
         head, colon, _ = line.partition(":")
         moves, _, _ = line.partition(";")
         for word in re.finditer(r"[^\s:;]+", line):

@@ -17,9 +17,9 @@ class BestOfNPlanner(Planner):
     first, so predictions without information change nothing."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The best of `n` completions of each prompt, or the next completion of a path that is
-        being followed. The first of the `n` is the one that the engine would give without planning.
-        """
+        """Return, for each prompt, the best of `n` completions, or the next completion of the path
+        that the episode follows. The first of the `n` completions is the one that the engine would
+        return without planning."""
         trees = [Tree(prompt) for prompt in prompts]
         planned = [self._next_of_plan(tree) for tree in trees]
         searched = [
@@ -47,11 +47,12 @@ class BestOfNPlanner(Planner):
         return [prompt, *others]
 
     def horizon(self, prompt: Prompt) -> int:
-        """Number of turns that the episode has left."""
+        """Return the number of turns that the episode has left."""
         return prompt.turns_left or 1
 
     def _next_of_plan(self, tree: Tree) -> Completion | None:
-        """The next response of the path that the episode follows; None if it follows none."""
+        """Return the next response of the path that the episode follows; None if it follows no
+        path."""
         plan = self.follow_plan(tree)
         if not plan:
             return None

@@ -3,10 +3,10 @@
 Best of n scores the responses that the model happens to sample. This planner tries each action of
 the game once, in the real state and in every new predicted one. It starts the response up to the
 prediction (the state as observation, then `I do Down. <prediction>`), and the model completes it.
-The search ends at a predicted state that shows the goal. The path there is played over one or more
-turns with as many actions as a turn may have, each response again started with its plan. If no path
-is found, or if a started response would leave too little room for the longest response, the model
-responds without a plan.
+The search ends at a predicted state that shows the goal. The path to it is played over one or more
+turns, each with as many actions as a turn allows and with a response that is again started with its
+plan. If no path is found, or if a started response would leave too little room for the longest
+response, the model responds without a plan.
 
 The started part of a response is not sampled and has log-prob 0. Predictions of the search are
 greedy: the most probable next state, not a sample.
@@ -30,8 +30,8 @@ class BreadthFirstPlanner(Planner):
     `template` is required, because a response is started in tokens."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The response to each prompt, started with the path that was found, or the engine's own
-        response if none was found."""
+        """Return the response to each prompt. The response is started with the path that the search
+        found; without a path, the engine responds freely."""
         trees = [Tree(prompt) for prompt in prompts]
         plans = [self.follow_plan(tree) for tree in trees]
         searched = [
@@ -50,7 +50,8 @@ class BreadthFirstPlanner(Planner):
         ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """A prompt for every action of the game, by name; empty if one of them does not fit."""
+        """Return a prompt for every action of the game, with a response started up to the
+        prediction of that action's result; an empty list if one of the prompts is too long."""
         prompt = expansion.prompt
         state = self._state(expansion)
         asked = [
@@ -74,7 +75,8 @@ class BreadthFirstPlanner(Planner):
         return expansion.prompt.context.state_text(self.state_text)
 
     def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
-        """The prompt with a response started up to the prediction of what these actions lead to."""
+        """Return the prompt with a response that is started up to the prediction of the state after
+        these actions."""
         form = format_of(prompt.response_format)
         text = form.write(state, form.asked_plan(actions) or "", "", "")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
@@ -95,9 +97,7 @@ class BreadthFirstPlanner(Planner):
         return begun if self._fits(begun) else tree.prompt
 
     def _fits(self, question: Prompt) -> bool:
-        """Return whether a started response leaves room for as many tokens as one without a
-        start.
-        """
+        """Return whether a prompt with a started response is at most `max_prompt` tokens long."""
         return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
 
     def _turn(self, plan: Sequence[Node]) -> list[Node]:

@@ -22,7 +22,7 @@ Successors = tuple[Successor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A fresh puzzle, and the turn of its example."""
+    """A new puzzle from which examples are made, and the turn that its example shows."""
 
     number: int
     spec: EpisodeSpec
@@ -55,9 +55,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class PredictedView:
-    """A game as prompts show it in a predicted state; everything else is as in `env`, at the
-    start.
-    """
+    """A game as prompts show it in a predicted state. All other attributes are those of `env`,
+    which is at the start of the puzzle."""
 
     env: TextEnv
     state: str
@@ -85,7 +84,8 @@ class Played:
 
 
 class Dynamics(Protocol):
-    """Source of successor states. counts: what was queried, and how much of it was right."""
+    """Source of successor states. counts: the numbers of queries and tokens, and the shares of
+    correct moves and searches; empty for the simulator."""
 
     counts: dict[str, float]
 
@@ -99,8 +99,8 @@ class Dynamics(Protocol):
         ...
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
-        """A search in this format from the state of each question; None if the successors of a
-        state cannot be read."""
+        """Run a search in this format from the state of each question. The result is None for a
+        search that meets a state whose successors cannot be read."""
         ...
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
@@ -241,7 +241,8 @@ class LearnedMoves:
                 state = env.text_of_key(puzzle.text, key)
                 if state is not None:
                     successors.append((action, key, env.outcome_of_text(state)))
-            # One unreadable answer makes a line of the search incomplete, which ends this search.
+            # One unreadable answer leaves a line of the search incomplete, so the search is
+            # abandoned.
             whole = len(successors) == len(env.action_names())
             self._known[puzzle.number, asked_key] = tuple(successors) if whole else None
 
@@ -268,8 +269,9 @@ def search_together(
     form: WrittenFormat,
     expand: Callable[[Sequence[tuple[Puzzle, str]]], Sequence[Successors | None]],
 ) -> list[Any | None]:
-    """Run the searches from the states of `questions` together, one line of each at a time. The
-    result is None for a search that meets a state whose successors are None."""
+    """Run the searches from the states of `questions` in parallel: each call of `expand` gets the
+    next state of every unfinished search. The result is None for a search that meets a state whose
+    successors are None."""
     searches = [form.searching(question.start, question.view) for question in questions]
     found: list[Any | None] = [None] * len(questions)
     asked = [(number, next(search)) for number, search in enumerate(searches)]

@@ -1,5 +1,5 @@
-"""Single moves in a few tokens: a model learns them from play, and an external search then queries
-it.
+"""Prompts and examples for single moves, in a few tokens. A model learns the moves from recorded
+play, and an external search then queries the model.
 
 The prompt is one state and the request for a move; the response is an action with the key of the
 state that it leads to, written as in searches: `<think>Left30`. A query is the prompt with the
@@ -64,8 +64,9 @@ def leaves_out_actions(states: Iterable[TextEnv]) -> bool:
 def readable_modes(
     env: TextEnv, true: Transitions, copies: Mapping[str, TextEnv]
 ) -> list[StateText]:
-    """The renderings from which the game reads the key and the outcome of every state in `true` and
-    `copies`, and which it reproduces from the key."""
+    """Return the values of `state_text` that a learned search can use. With these, the game can
+    read the key and the outcome of every state in `true` and `copies` from its text. It can also
+    write the same text again from the key."""
     states = [*copies.values()]
     # `copies` lacks the states that end a game.
     for key, successors in true.items():

@@ -1,5 +1,5 @@
-"""Search nodes of a planner, each the state that a response would lead to, and the tree of a
-prompt."""
+"""Nodes of a planner's search (a response and the state that it would lead to), and the tree of
+nodes that belongs to a prompt."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ NO_STATE = -2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A response, and the state by which it is valued."""
+    """A response, the state that it would lead to, and the value of that state."""
 
     response: Completion
     parsed: ParsedResponse

@@ -1,11 +1,11 @@
-"""Model-based planning: policies that search the states to which responses would lead before one
-response is played.
+"""Model-based planning: policies that search the states to which possible responses would lead, and
+then play one response.
 
 `dynamics` selects where these states come from. `model`: the model's own prediction in each
-response. `simulator`: a copy of the game, so nothing is predicted; with probability `noise_prob`
-each state is replaced by that of another plan, which shows how the gain depends on prediction
-accuracy. `shuffled`: the predictions of other responses, a control whose gain cannot come from
-knowledge.
+response. `simulator`: a copy of the game, so nothing is predicted; with probability `noise_prob`, a
+state is replaced by the outcome of a random plan, which shows how the gain depends on prediction
+accuracy. `shuffled`: predictions are exchanged between responses, a control whose gain cannot come
+from knowledge of the game.
 
 With `depth` above 1 the search continues in every new state that does not end the game: it sends
 the same prompt there (`elsewhere`). It ends at the goal or at the episode's last turn. A state is
@@ -110,15 +110,15 @@ class Planner(ABC):
 
     @abstractmethod
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The response that the search chooses for each prompt."""
+        """Return the response that the search chooses for each prompt."""
 
     @abstractmethod
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """The prompts to send to the engine in a state."""
+        """Return the prompts that are sent to the engine to expand a state."""
 
     @abstractmethod
     def horizon(self, prompt: Prompt) -> int:
-        """The greatest useful depth, given what the episode has left."""
+        """Return the largest useful depth of the search, given the turns that the episode has left."""
 
     def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
         """Grow every tree until it reaches the goal or a limit."""
@@ -140,8 +140,8 @@ class Planner(ABC):
     def expand(
         self, tree: Tree, expansion: Expansion, responses: Sequence[Completion]
     ) -> list[Node]:
-        """Return the state that each response would lead to, and its value; empty if the game
-        fails, which the tree records."""
+        """Return a node for each response, with the state that it would lead to and the value of
+        that state. If the game fails, the tree records the fault, and the list is empty."""
         with tree.guarded():
             return self._nodes(expansion, responses)
         return []
@@ -171,8 +171,8 @@ class Planner(ABC):
         return responses
 
     def _expansions(self, tree: Tree, depth: int) -> list[Expansion]:
-        """The states in which responses of this depth are sampled: the real state, or those of the
-        nodes to expand."""
+        """Return the states in which responses of this depth are sampled: the real state at depth
+        1, otherwise the states of the nodes to expand."""
         prompt = tree.prompt
         if depth == 1:
             return [Expansion(prompt=prompt, env=prompt.context)]
@@ -280,7 +280,8 @@ class Planner(ABC):
     def _spoilt(
         self, env: TextEnv | None, parsed: ParsedResponse, truth: Outcome, rng: np.random.Generator
     ) -> Outcome:
-        """The true outcome or, with probability `noise_prob`, that of as many random actions."""
+        """Return the true outcome or, with probability `noise_prob`, the outcome of the same number
+        of random actions."""
         if env is None:
             return truth
         # The other outcome and the random number are sampled for every `noise_prob`, so that a
@@ -304,8 +305,8 @@ class Planner(ABC):
 
 
 def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Completion:
-    """The response as if sampled for `prompt`: with the part that `question` had started, whose
-    tokens are forced and have log-prob 0."""
+    """Return the response to `question` as a response to `prompt`: preceded by the part that
+    `question` had already started, whose tokens count as forced and have log-prob 0."""
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)

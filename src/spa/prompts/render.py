@@ -34,8 +34,8 @@ _STATE_NEXT = "the state after your actions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompter:
-    """Renders messages for one environment tag. It holds only settings; the game itself is passed
-    in.
+    """Renders the messages of one environment tag. It holds only settings; the methods get the game
+    as an argument.
 
     instruction: text that replaces the environment's own rules (the original's `env_instruction`);
     None or "" keeps them. max_words: the length hint of the prompt, in words. example: a sample
@@ -187,11 +187,11 @@ def _count(number: int, noun: str) -> str:
 
 
 SEEDS = range(10)
-"""Puzzle seeds that are tried for samples. They are below the seeds of the shipped configurations
-and below the default of `spa.play`."""
+"""Puzzle seeds that are tried for sample responses. The shipped configurations and `spa.play` use
+higher seeds by default, so that samples do not show their puzzles."""
 ONE_SHOT = 3
-"""Seed from which a sample is accepted that wins with fewer moves than wanted: the game may need no
-more."""
+"""From this seed on, a sample that wins with fewer moves than wanted is accepted, because the game
+may not need more."""
 NOISES = range(4)
 MOVES = 3
 """Number of actions in a sample, if the turn and the game allow as many."""

@@ -37,13 +37,13 @@ NOT_SEEING = (
     "model (such as Qwen2-VL or LLaVA) with the files of its image processor, or set "
     "render_mode: text in custom_envs."
 )
-# Placeholders that no template writes, so that they can be found in rendered text.
+# Placeholders that no template contains, so that they can be found in rendered text.
 _BEFORE = "BEFOREPLACEHOLDER"
 _AFTER = "AFTERPLACEHOLDER"
 
 
 class ChatTemplate:
-    """The text that a tokenizer's chat template puts around messages, parsed once.
+    """Converts messages to tokens with a tokenizer's chat template, which is parsed once.
 
     It renders short conversations with placeholders to find the text between a response and the
     next user message, and between that message and the next response: every later turn needs only
@@ -366,8 +366,9 @@ def prefill_of(messages: Sequence[Message]) -> str:
 
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """The ids of a conversation that ends with a user message, appended as in an episode, up to the
-    next response's prefill, and the positions where responses begin and end."""
+    """Tokenize a conversation that ends with a user message as an episode does, turn by turn.
+    Returns the ids, up to the next response's prefill, and the positions where responses begin and
+    end."""
     prefill = prefill_of(messages)
     head = 2 if messages[0]["role"] == "system" else 1
     ids = template.start(tuple(messages[:head]), prefill)
@@ -382,8 +383,8 @@ def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[
 
 
 def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-    """The ids of the same conversation as a server produces them: rendered as a whole, then
-    tokenized as one text."""
+    """Tokenize a conversation as an inference server does: render it as a whole, then tokenize the
+    text. Returns the ids, including the next response's prefill."""
     text = renderer(template.tokenizer, template.tokenizer.get_chat_template())(messages)
     return template.encode(text + prefill_of(messages))
 

@@ -307,7 +307,7 @@ _PARTS = """{%- macro text(message) -%}
 
 
 SYSTEM_TURN: Message = {"role": "system", "content": "You play a game."}
-"""The system message of the compared conversations, which are tested with and without it."""
+"""System message of the test conversations, which are compared with and without it."""
 _RESPONSE = "<think>plan {}</think><answer>Left || Up</answer>"
 CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     # (user messages, responses); each is compared up to the last user message
@@ -317,8 +317,7 @@ CONVERSATIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("  Rules.\n", "\n\n Turn\t2. \n", " \t", ""), ("<think>x", "<think>x</think>", "<think>")),
     (("Rules.", "Turn 2.", "Turn 3."), ("<think>x</think>\n<answer>Up</answer> \n", "<think>\n\n")),
 )
-"""Conversations to compare: plain ones, and some with white space, unfinished blocks and empty
-turns."""
+"""Test conversations: plain ones, and some with white space, unfinished blocks and empty turns."""
 
 
 def examine(
@@ -328,8 +327,8 @@ def examine(
     end_of: Callable[[Parts], Parts],
     image_text: str = "",
 ) -> tuple[str, Parts, str]:
-    """Choose the template for training and serving. Returns it, its parts, and the reason why it is
-    not the model's own; "" if it is.
+    """Choose the template for training and serving. Returns the template, its parts, and the reason
+    why it replaces the model's own template ("" if it does not).
 
     render_with: returns the rendering function of a template. end_of: fills in the end of a
     response, which only the tokenizer knows.

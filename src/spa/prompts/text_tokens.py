@@ -15,8 +15,7 @@ import numpy as np
 FORMAT = re.compile(r"</?(think|answer|observation|prediction)>")
 """Tags of spa's response format. Some vocabularies have them as tokens, but they never mark turns
 of a conversation."""
-# Tried in this order, for a tokenizer that needs an anchor: the first that merges with none of
-# `_PROBES` is used.
+# Candidate anchors. The first one that does not merge with any of `_PROBES` is used.
 _ANCHORS = ("\x01", "\n", ")", "§")
 # Texts that tokenizers may treat differently at the start: a letter, a space, a tag, a line break.
 _PROBES = ("x", " x", "<", "\n")
@@ -122,8 +121,8 @@ class TextTokens:
         )
 
     def _find_anchor(self) -> tuple[str, list[int]]:
-        """Find the anchor and its ids; "" for a tokenizer that treats a text after another text as
-        it does alone."""
+        """Find the anchor and its ids. The anchor is "" if the tokenizer encodes a text in the same
+        way alone and after another text."""
         plain = True
         for anchor in _ANCHORS:
             base = self.encode(anchor)

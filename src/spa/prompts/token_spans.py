@@ -1,8 +1,9 @@
 """Map tokens to the spans of the decoded text that they cover.
 
-A character may consist of several tokens (bytes). Until the last of them, it decodes to other
-characters, with some tokenizers (Gemma, Mistral) to more than one. So the lengths of decoded
-prefixes may shrink, but the prefix that they share with the whole text only grows.
+A character may be split into several tokens (bytes). Until the last of these tokens has been
+decoded, the bytes decode to replacement characters; with some tokenizers (Gemma, Mistral), to
+several. So a decoded prefix may become shorter when a token is added, but the part that it has in
+common with the whole text never does.
 """
 
 from collections.abc import Collection, Sequence
