@@ -83,8 +83,8 @@ REFUSALS = (
     "content_filter",
     "content_policy",
 )
-"""Phrases of errors that concern one conversation, not a setting (as `max_tokens is too large`
-does)."""
+"""Phrases of errors that concern one conversation. An error such as `max_tokens is too large`
+concerns a setting instead."""
 
 
 class Unanswered(Exception):
@@ -186,9 +186,10 @@ class ApiEngine:
     """An engine for one entry of `model_info`. Its responses have no token ids and cannot be used
     for training.
 
-    timeout_s: time limit of connecting and of every read. max_concurrency: concurrent requests.
-    max_retries: retries of the SDK. per_minute: requests per minute over all threads. store: file
-    of the responses.
+    timeout_s: time limit in seconds for connecting and for every read. max_concurrency: maximum
+    number of concurrent requests. max_retries: maximum number of retries per request, which the SDK
+    makes. per_minute: maximum number of requests per minute over all threads. store: file in which
+    responses are saved; None saves nothing.
 
     Raises ModelError if the SDK or the key is missing, or if the proxy in the environment variables
     cannot be used.
@@ -306,7 +307,7 @@ class ApiEngine:
         return completions
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Raises ModelError: there are no weights to load."""
+        """Always raise ModelError, because an API model has no weights to load."""
         raise ModelError("An API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
     def forget(self, episode_ids: Sequence[str]) -> None:
@@ -319,7 +320,8 @@ class ApiEngine:
         log.info("%s: %s", self.name, used, extra=FILE_ONLY)  # a result has all responses
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """The sampling fields of a request; `generation_kwargs` of the entry take precedence."""
+        """The sampling fields of a request. The entry's `generation_kwargs` take precedence over
+        `sampling`."""
         given = dict(self.entry.generation_kwargs)
         fields: dict[str, Any] = {"temperature": sampling.temperature}
         if sampling.top_p < 1:
@@ -369,7 +371,7 @@ class ApiEngine:
         """Wait for the slot of a request or retry."""
         self._pacer.wait()
         self._sent.count = getattr(self._sent, "count", 0) + 1
-        # An interrupt closes the client during the wait.
+        # An interrupt may have closed the client during the wait.
         if self._client.is_closed():
             raise Unanswered(f"{self.address}: the connection was closed")
 
@@ -564,8 +566,8 @@ def error_status(body: Any) -> int | None:
 
 
 def error_words(error: Any) -> str:
-    """Message of an SDK error, including the server's own message, which the SDK omits unless it is
-    where OpenAI's servers put it."""
+    """Message of an SDK error, including the server's own message. The SDK leaves that out unless
+    the server puts it in the same place as OpenAI's servers do."""
     text = one_line(error)
     body = getattr(error, "body", None)
     if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"] in text:

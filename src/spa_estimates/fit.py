@@ -1,4 +1,5 @@
-"""Estimate a run before it starts: memory of each GPU, hours, disk, and the command to run.
+"""Estimate a run before it starts: memory per GPU, time and disk space. Also find the changes that
+make it fit, and the command to run.
 
 `spa doctor --fit CONFIG` prints the estimates for given GPUs, `spa run CONFIG --dry-run` for this
 machine.
@@ -39,7 +40,7 @@ from spa_estimates.hours import CHARACTERS, TINY_CHARACTERS, StageTime, stage_ti
 from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 
 GB = 1e9
-# Assumed memory without a GPU: that of an A100 or H100 with 80 GB.
+# GPU memory to assume if this machine has no GPU: 80 GB, as in an A100 or H100.
 DEFAULT_GB = 80.0
 BYTES_OF_TOKEN = 40  # of an episode in `trajectories/`: text, ids, log-probs (measured)
 SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
@@ -61,7 +62,8 @@ class Phase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """The hardware of a run. count: number of GPUs; 0 for this machine's CPU. memory_gb: memory of
-    each GPU, or main memory. said: where the number comes from. name: CUDA's name of the GPU."""
+    each GPU, or main memory. said: the source of `memory_gb`, as text. name: CUDA's name of the
+    GPU."""
 
     count: int
     memory_gb: float
@@ -79,7 +81,8 @@ class Place:
         return max(self.count, 1)
 
     def machine(self, cfg: Config) -> Machine:
-        """The speed of this hardware."""
+        """Return the speed of this hardware; `cfg` determines the engine and, on a CPU, precision
+        and threads."""
         if self.count:
             card = card_for(self.memory_gb, self.name)
             return gpus(card, self.count, vllm=cfg.actor_rollout_ref.rollout.name == "vllm")
@@ -88,7 +91,7 @@ class Place:
         return this_cpu(torch.bfloat16 if dtype == "bfloat16" else torch.float32, threads)
 
     def line(self) -> str:
-        """Describe the hardware."""
+        """Describe the hardware, for example as `2 GPUs with 80 GB each (as given)`."""
         if not self.count:
             return f"no GPU, {self.memory_gb:.0f} GB of main memory"
         plural = "s" if self.count > 1 else ""
@@ -105,8 +108,12 @@ def report_fit(
     count: int = 1,
     gpu_gb: float | None = None,
 ) -> int:
-    """Print memory, hours, disk, and the command. Return 0 if the configuration fits without
-    changes, else 1. Raises SpaError."""
+    """Print the estimated memory, time and disk space, and the command to run. Return 0 if the
+    configuration fits without changes, else 1.
+
+    gpu_gb: memory of each of `count` GPUs; by default, this machine's. Raises SpaError if the
+    configuration or the model cannot be loaded.
+    """
     own = [*overrides, *([f"model_path={model}"] if model else [])]
     cfg = load_config(config, own)
     size, said, name = (gpu_gb, "as given", "") if gpu_gb else gpu_memory()
@@ -141,8 +148,8 @@ def fit_lines(
     *,
     stages: Collection[StageName] = STAGES,
 ) -> Iterator[str]:
-    """Describe the resources that stages need on some hardware. arguments: configuration and
-    overrides of their command."""
+    """Describe the resources that stages need on the hardware `place`. arguments: configuration and
+    overrides for the command to print."""
     millions = shape.parameters / 1e6
     size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
     other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
@@ -157,7 +164,8 @@ def fit_lines(
     needed, enough = changes(cfg, shape, place, stages) if place.count else ([], True)
     if not enough:
         return
-    # Time and disk are those of the printed command, whose changes lead to other budgets.
+    # Estimate time and disk for the printed command, because its changes lead to other token
+    # budgets.
     for change in needed:
         asked = change.apply(asked)
     cfg = with_token_budgets(asked, place.gpu_bytes, place.ranks)
@@ -165,7 +173,7 @@ def fit_lines(
     times = stage_times(cfg, shape, place.machine(cfg), stages=stages, characters=_characters(cfg))
     yield from _time_lines(cfg, shape, place, times, stages)
     yield ""
-    # Checkpoints that are kept, and the one that is written before the oldest is deleted.
+    # `disk` also counts the checkpoint that is written before the oldest one is deleted.
     kept = disk(cfg, shape, stages) / GB
     logged = BYTES_OF_TOKEN * sum(time.tokens for time in times) / GB
     yield f"Disk: up to {kept:.2f} GB for checkpoints and {logged:.2f} GB for episodes (estimate)."
@@ -315,8 +323,8 @@ def this_machine(cfg: Config) -> Place:
 
 
 def gpu_memory() -> tuple[float, str, str]:
-    """Memory of the first GPU in GB, or the assumed one, followed by its source and the GPU's
-    name."""
+    """Return the memory of this machine's first GPU in GB, the source of that number, and the GPU's
+    name. Without a GPU, the memory is `DEFAULT_GB` and the name ""."""
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
         return torch.cuda.get_device_properties(0).total_memory / GB, name, name
@@ -355,7 +363,8 @@ def phases(
     gpu_gb: float = 0.0,
     stages: Collection[StageName] = STAGES,
 ) -> list[Phase]:
-    """The phases of `stages` (self-play, SFT, PPO), on the first of `ranks` GPUs of this size."""
+    """The phases of `stages` (self-play, SFT, PPO) with their memory use on the first of `ranks`
+    GPUs. gpu_gb: memory of each GPU."""
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
@@ -422,8 +431,8 @@ def _width(dtype: str) -> int:
 
 
 def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
-    """Number of tokens in a micro-batch: the token limit of a dynamic batch, or that of a fixed
-    batch whose sequences all have the maximum length."""
+    """Maximum number of tokens in a micro-batch: the token limit if batches are dynamic, else the
+    number of sequences times `longest`, the maximum length of a sequence."""
     if part.use_dynamic_bsz is True:
         return part.ppo_max_token_len_per_gpu
     return part.ppo_micro_batch_size_per_gpu * longest
@@ -431,8 +440,9 @@ def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change that reduces memory. text: description. keys: overrides for a command. apply:
-    changes a configuration. same: whether the algorithm stays the same."""
+    """A configuration change that reduces memory. text: description. keys: overrides that make the
+    change. apply: function that returns the changed configuration. same: whether the algorithm
+    stays the same."""
 
     text: str
     keys: tuple[str, ...]
@@ -443,8 +453,8 @@ class Change:
 def changes(
     cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
 ) -> tuple[list[Change], bool]:
-    """The changes that make every phase fit, in the order of `CHANGES`, which begins with those
-    that keep the algorithm; and whether they suffice."""
+    """Collect helpful changes until every phase fits. `CHANGES` gives their order, in which changes
+    that keep the algorithm come first. Returns the changes, and whether they suffice."""
     needed = []
     for change in CHANGES:
         if all_fit(cfg, shape, place, stages):
@@ -516,7 +526,8 @@ def advice(
     )
 
 
-# Smaller micro-batches only cost time. A dynamic batch has no number of sequences to reduce.
+# Smaller micro-batches only cost time. Dynamic batches limit tokens instead of sequences, so they
+# are turned off.
 def _small_micro_batches(cfg: Config) -> Config:
     small: dict[str, Any] = {"ppo_micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False}
     actor = replace(cfg.actor_rollout_ref.actor, **small)

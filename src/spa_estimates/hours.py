@@ -34,8 +34,9 @@ examples."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """Time estimate of one stage. seconds: None if the work is not known in advance. tokens: total
-    over all episodes that the stage plays."""
+    """Time estimate of one stage. seconds: None if the amount of work is not known in advance.
+    tokens: total over all episodes that the stage plays. work: description of the work, such as
+    `100 steps`."""
 
     stage: StageName
     seconds: float | None
@@ -86,8 +87,9 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
 def conversation(
     cfg: Config, mode: PromptMode, longest: int, *, characters: float = CHARACTERS
 ) -> Conversation:
-    """The conversation of the first training tag, from rendered prompts. Raises ConfigError if the
-    environment cannot be made."""
+    """Estimate the mean conversation of the first training tag from rendered prompts. longest:
+    maximum tokens of a response. characters: characters per token in prompts. Raises ConfigError if
+    the environment cannot be made."""
     tag = cfg.es_manager.train.env_configs.tags[0]
     spec = cfg.custom_envs[tag]
     turns = cfg.max_turn(tag)
@@ -112,7 +114,7 @@ def stage_times(
     characters: float = CHARACTERS,
 ) -> list[StageTime]:
     """Estimate the time of stages on a machine. characters: characters per token in prompts. Raises
-    ConfigError."""
+    ConfigError if an environment cannot be made."""
     before = {"selfplay", "sft"} & set(stages)
     times = _world_model_times(cfg, shape, machine, characters) if before else []
     if "ppo" in stages:
@@ -123,7 +125,8 @@ def stage_times(
 def _rollout(
     cfg: Config, shape: ModelShape, machine: Machine, talk: Conversation, episodes: int
 ) -> float:
-    """Seconds of playing these episodes together."""
+    """Estimate the seconds that `episodes` episodes with mean conversation `talk` take if they are
+    played together."""
     rollout = cfg.actor_rollout_ref.rollout
     at_a_time = rollout.max_num_seqs if rollout.name == "vllm" else episodes
     # Every turn waits for its longest response.
@@ -176,7 +179,7 @@ def _world_model_times(
         own_steps = trainer.total_training_steps or ceil(
             trainer.total_epochs * used / sft.data.train_batch_size
         )
-        # The turns of an episode form one sequence, with each turn as an example.
+        # With `merge_turns`, the turns of an episode are examples that share one sequence.
         merged = talk.turns if sft.data.merge_turns and plays else 1
         sequence = min(talk.tokens, sft.data.max_length)
         tokens = own_steps * sft.data.train_batch_size / merged * sequence
@@ -236,7 +239,7 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
             else ceil(part.ppo_micro_batch_size_per_gpu * talk.tokens)
         )
         cut = shards(strategy, size, machine.ranks)
-        # The log-probs and values before the update, followed by the update.
+        # A forward pass computes log-probs or values; then the update follows.
         step += machine.train_seconds(shape, kept, micro, forward_only=True, shards=cut)
         step += part.ppo_epochs * machine.train_seconds(
             shape, kept, micro, recomputed=recomputed, shards=cut

@@ -1,8 +1,9 @@
-"""The speed of training and sampling on a machine, by arithmetic on a model's shape.
+"""Estimate the speed of training and sampling on a machine from a model's shape.
 
-Accurate to about a factor of two. The speed of training comes from SFT of Qwen2.5-0.5B on an H200,
-that of sampling with the local engine from the same GPU (`benchmarks/results/gpu`). Both are scaled
-by the data sheet of other GPUs. The speed of vLLM is assumed.
+Estimates are accurate to about a factor of two. The speed of training was measured in SFT of
+Qwen2.5-0.5B on an H200, and the speed of the local engine on the same GPU
+(`benchmarks/results/gpu`). For other GPUs, both are scaled by the data sheets. The speed of vLLM is
+assumed.
 """
 
 import time
@@ -20,15 +21,15 @@ from spa.models.memory import FULL, HALF, ModelShape
 # speed.
 LAYER_S = 0.0052
 TRAIN_SHARE = 0.17
-# Recomputed activations: 13,349 -> 7,305 tokens/s on an H100.
+# Slowdown if activations are recomputed: from 13,349 to 7,305 tokens/s on an H100.
 RECOMPUTED = 1.8
-# A decode step of 256 sequences on the H200, as a share of the memory bandwidth.
+# Share of the memory bandwidth that a decoding step of 256 sequences reaches on the H200.
 LOCAL_SHARE = 0.049
 # Assumed for vLLM: a share of the bandwidth, and a fixed time per decoded token.
 VLLM_SHARE = 0.5
 VLLM_STEP_S = 0.002
-# One core of an AMD EPYC (`benchmarks/results/bench.json`): shares of its matrix speed in SFT and
-# in a decoding step of 16 sequences, and the additional cost of a layer.
+# One core of an AMD EPYC (`benchmarks/results/bench.json`): the shares of its matrix speed that SFT
+# and a decoding step of 16 sequences reach, and additional seconds per layer.
 CPU_TRAIN_SHARE = 0.39
 CPU_DECODE_SHARE = 0.3
 CPU_LAYER_S = 0.0005
@@ -36,8 +37,8 @@ CPU_LAYER_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU by its data sheet. flops: FLOP/s of dense bfloat16 products. bandwidth: of its memory,
-    in bytes/s. link: bytes/s to another GPU of the same machine."""
+    """Data-sheet values of a GPU. flops: FLOP/s of dense bfloat16 products. bandwidth: bytes/s of
+    the GPU's memory. link: bytes/s to another GPU of the same machine."""
 
     name: str
     memory_gb: float
@@ -76,9 +77,9 @@ class Machine:
     """The speed of a machine: the speed of one process, and the number of processes.
 
     train_flops: FLOP/s of matrix products in training. layer_s: additional seconds per layer of a
-    micro-batch. read: bytes/s of decoding. decode_flops: FLOP/s of decoding. step_s,
-    decode_layer_s: additional seconds of a decoding step, in total and per layer. link: bytes/s
-    between GPUs. source: where the numbers come from.
+    micro-batch. read: bytes/s at which decoding reads weights and KV cache. decode_flops: FLOP/s of
+    decoding. step_s, decode_layer_s: additional seconds of a decoding step, in total and per layer.
+    link: bytes/s between GPUs. source: where the numbers come from.
     """
 
     ranks: int
@@ -118,7 +119,7 @@ class Machine:
         self, shape: ModelShape, sequences: int, length: float, tokens: float, at_a_time: int
     ) -> float:
         """Seconds of sampling `tokens` tokens in each of `sequences` conversations with mean length
-        `length`, with `at_a_time` of them together on a rank."""
+        `length`. Each rank samples at most `at_a_time` conversations together."""
         own = ceil(sequences / self.ranks)
         rows = min(own, at_a_time)
         read = HALF * shape.parameters + memory.cache(shape, rows, round(length))
@@ -131,7 +132,8 @@ class Machine:
 
 
 def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
-    """A machine with `count` GPUs."""
+    """The speed of a machine with `count` of these GPUs. vllm: whether it samples with vLLM or with
+    the local engine."""
     engine = "with vLLM at an assumed speed" if vllm else "with the local engine before CUDA graphs"
     return Machine(
         ranks=count,

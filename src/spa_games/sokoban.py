@@ -338,11 +338,12 @@ class Sokoban(GridGame):
         return tuple(labels[move] for move in moves[:limit])
 
     def optimal_steps(self) -> int | None:
-        """The length of a shortest solution; None if a box is stuck."""
+        """The length of a shortest solution; None if there is no solution."""
         return fewest_moves(self._now())
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A move to the lowest `goal_distance`, ignoring walls, with ties broken at random."""
+        """The move that leads to the lowest `goal_distance`, ignoring walls. Ties are broken at
+        random."""
         costs = [
             _distance(*_moved(self.player, self.boxes, delta), self._targets, self.cols + 1)
             for delta in self._deltas
@@ -353,8 +354,9 @@ class Sokoban(GridGame):
         return best[int(rng.integers(len(best)))]
 
     def goal_distance(self) -> float:
-        """Twice the steps from boxes to targets, plus the player's steps to the nearest cell from
-        which a push shortens them. Walls are ignored."""
+        """Estimate the distance to the goal without regard to walls: twice the steps of the boxes
+        to the targets, plus the player's steps to the nearest cell from which a push brings a box
+        closer."""
         return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 
     def state_value(self, text: str) -> float:
@@ -381,7 +383,7 @@ class Sokoban(GridGame):
 
     def state_outcome(self) -> str:
         """ "goal"; "dead" if a box is in a corner that is not a target; else "". Other dead ends
-        have no word, because they do not show in a single box."""
+        also give "", because they cannot be seen from a single box."""
         if self.on_target == self.num_boxes:
             return "goal"
         return "dead" if any(map(self._in_corner, self.boxes - self._targets)) else ""
@@ -393,12 +395,14 @@ class Sokoban(GridGame):
         return not ({cell + up, cell + down} <= floor or {cell + left, cell + right} <= floor)
 
     def key_of_text(self, text: str) -> str | None:
-        """The state that a grid shows; None for a coordinate sentence, which does not show the walls."""
+        """The key of the state that a grid shows; None for other texts, such as a coordinate
+        sentence, which does not show the walls."""
         shown = self._shown(text)
         return None if shown is None else shown.state_key()
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The grid of `text` in the state `key`; None if the room has no such state."""
+        """The state text of the room in `text` for the state `key`; None if `text` has no grid or
+        the room has no such state."""
         shown = self._shown(text)
         there = None if shown is None else shown._at(key)
         if there is None:
@@ -422,7 +426,8 @@ class Sokoban(GridGame):
         return there
 
     def push_puzzle(self) -> PushPuzzle | None:
-        """The room for a best-first search; None for more than ten rows or columns."""
+        """Describe the room for a best-first search; None if it has more than ten rows or
+        columns."""
         if max(self.rows, self.cols) > 10:
             return None
         stride = self.cols + 1

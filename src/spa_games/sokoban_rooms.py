@@ -32,10 +32,10 @@ BRUSHES = (
 
 
 Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
-"""The part of a state that only pulls change: the boxes as flags, the player's cells seen with
-    them, the score, and what the score depends on. The cells are bits in a list that all layouts
-    with the same flags share. The score depends on the boxes by target, displacement, number of
-    changes of box, and last box."""
+"""The part of a search state that only pulls change: (flags, cells, score, details). flags: the
+boxes as bits (see `_pull_apart`). cells: the player's cells seen with these flags, as the bits of
+one integer, in a list that all layouts with these flags share. details: the boxes by target, their
+displacement, how often the pulled box changed, and the index of the box pulled last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def generate_room(
 
 @lru_cache(maxsize=32)
 def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
-    """The bits that each brush opens at each inner cell, and all inner cells."""
+    """For each inner cell, the cells that each brush opens there, as bits; and all inner cells."""
     stride = cols + 1
     inner = [row * stride + col for row in range(1, rows - 1) for col in range(1, cols - 1)]
     mask = sum(1 << cell for cell in inner)
@@ -138,10 +138,11 @@ def _displacement(room: Room) -> int:
 def _pull_apart(room: Room, search_depth: int) -> Room:
     """The best state that a backward search from the solved `room` visits.
 
-    Depth-first over up, down, left, right; moving away from a box pulls it along. A state's score
-    is the number of times that the pulled box changed, times the displacement; 0 if a target is
-    occupied. Ties go to the first state. As in the original, a box that was pulled back to its old
-    cell gives a different state from a box that was never pulled.
+    The search is depth-first, in the order up, down, left, right. A player who moves away from a
+    box pulls it along. A state's score is the number of times that the pulled box changed, times
+    the displacement; 0 if a target is occupied. Ties go to the first state. As in the original, a
+    box that was pulled back to its old cell gives a different state from a box that was never
+    pulled.
 
     Floor cells are renumbered from 0. `flags` holds the boxes as bits, and, shifted by `count`
     bits, the boxes that were ever pulled.
@@ -215,8 +216,8 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
     """For each floor cell, the moves to other floor cells: the cell ahead and its bit, the cell
     behind and its bit.
 
-    Cells are given by their number; behind a wall it is -1 with no bit. The order is right, left,
-    down, up, because a stack returns the last entry first.
+    Cells are given by their index in `number`. If the cell behind is a wall, its index is -1 and
+    its bit 0. The order is right, left, down, up, because a stack returns the last entry first.
     """
     bits = {cell: 1 << index for cell, index in number.items()}
     steps = tuple(reversed(room.deltas()))

@@ -185,9 +185,10 @@ class Sudoku(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """clues: number of given digits, or a list from which each puzzle takes a random number;
-        without it, `difficulty` decides: 12, 9, 6 of 16 and 36, 30, 24 of 81. max_steps: None
-        allows as many actions as the puzzle has empty cells."""
+        """clues: number of given digits, or a list from which each puzzle takes a random number.
+        Without it, `difficulty` (easy, medium, hard) decides: 12, 9 or 6 for 4x4, 36, 30 or 24 for
+        9x9, and 65, 60 or 55 % of the cells for 16x16. max_steps: None allows as many actions as
+        the puzzle has empty cells."""
         self.size = require_int(NAME, "board_size", board_size, 4, 16)
         if self.size not in FEWEST_CLUES:
             raise ConfigError(f"{NAME}: option 'board_size' must be 4, 9 or 16, got {board_size!r}")
@@ -323,8 +324,8 @@ class Sudoku(TextEnv):
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:
-        """`row,column,digit`, from any form that `read_move` understands; None for other texts, or
-        out of range."""
+        """Convert a move in any form that `read_move` understands to `row,column,digit`; None if
+        the text is not a move or a number is out of range."""
         move = self._read(text)
         if move is None:
             return None
@@ -344,16 +345,16 @@ class Sudoku(TextEnv):
         return f"{free[cell] // self.size + 1},{free[cell] % self.size + 1},{digit + 1}"
 
     def _missing(self) -> list[tuple[int, int]]:
-        """Cell and digit of every empty cell in the solution, row by row; empty if the player's
-        digits leave no solution."""
+        """Every empty cell with its digit in the solution, row by row; empty if the player's digits
+        rule out a solution."""
         solutions = solve(tuple(self.cells), self.size)
         if not solutions:
             return []
         return [(cell, solutions[0][cell]) for cell, digit in enumerate(self.cells) if not digit]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The digits of the solution, row by row. If the player's digits leave no solution, a
-        replacement that corrects them."""
+        """The moves that fill the empty cells with the solution, row by row. If the player's digits
+        rule out a solution, one move that begins to correct them."""
         size = self.size
         moves = self._missing() or self._corrections()
         return tuple(
@@ -361,9 +362,9 @@ class Sudoku(TextEnv):
         )
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """The first move of the shortest sequence of replacements of the player's digits after
-        which the board has a solution. If the search ends at `MAX_BOARDS` boards, one wrong digit
-        whose correct value fits now, or nothing."""
+        """Find the first move of a shortest sequence of replacements after which the board has a
+        solution. If a search of `MAX_BOARDS` boards finds none, return a move that corrects one
+        wrong digit, or an empty list if no correct digit fits now."""
         own = [cell for cell, digit in enumerate(self.cells) if digit and not self.given[cell]]
         # Wrong digits may block each other's correct value until one of them is replaced by a third
         # value.
@@ -432,8 +433,8 @@ class Sudoku(TextEnv):
     state_key_format = ("cell", "cells as row and column, so that (1,2) is 12")
 
     def constraint_problem(self) -> dict[str, Variable]:
-        """The cells row by row; neighbours are the other cells of the row, the column and the box,
-        in this order."""
+        """Each cell as a variable, row by row. Its neighbours are the other cells of its row,
+        column and box, in this order."""
         size = self.size
         # From 16x16 on, row and column can have two digits.
         mark = "" if size < 10 else "."
@@ -458,7 +459,7 @@ class Sudoku(TextEnv):
         return found
 
     def render(self) -> str:
-        """The state text of the render mode."""
+        """The state text in this instance's default mode (`state_text` or `render_mode`)."""
         return self.state_text(self.default_state_text)
 
     def instruction(self, mode: StateText) -> str:

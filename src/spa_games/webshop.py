@@ -65,7 +65,7 @@ class WebShop(TextEnv):
     that people wrote. split: requests to play, `train`, `val` or `test`; None means `train`, but
     `val` in validation episodes (`reset(options={"validation": True})`). `reset(options={"split":
     ...})` changes the split for one episode. Seed s plays request s modulo the number of requests;
-    episodes have no chance.
+    episodes are deterministic.
     """
 
     changes = ()
@@ -152,7 +152,7 @@ class WebShop(TextEnv):
         return tuple(f"click[{link.label}]" for link in self.page.links)
 
     def state_text(self, mode: StateText) -> str:
-        """The request, the page and the legal actions. The same for every mode."""
+        """The request, the page and the legal actions; the same text in every mode."""
         lines = [f"Request: {self.goal.instruction}", *(block.text for block in self.page.blocks)]
         if self.view.kind != "done":
             search = ("search[your words]",) if self.page.has_search_bar else ()
@@ -162,7 +162,8 @@ class WebShop(TextEnv):
     def to_action(self, text: str) -> Action | None:
         """`search[...]` or `click[...]` in normal form; None for any other or overlong text.
 
-        `step` decides whether the page offers it, since a response may lead over several pages.
+        The actions of one response may lead through several pages, so only `step` checks whether
+        the page offers an action.
         """
         parsed = parse_action(text)
         return None if parsed is None else f"{parsed[0]}[{parsed[1]}]"
@@ -186,7 +187,8 @@ class WebShop(TextEnv):
         return actions[int(rng.integers(len(actions)))]
 
     def example_actions(self) -> tuple[str, ...]:
-        """A search for the product that the request describes."""
+        """A search for the product that the request describes; empty on pages without a search
+        bar."""
         # `i need red shoes with size: 7, and price lower than …` -> `i need red shoes`
         asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
         words = [word for word in re.findall(r"[^\W_][\w'-]*", asked) if word.lower() not in ASKING]
@@ -223,7 +225,8 @@ class WebShop(TextEnv):
         wishes = self._wishes()
         view = self.view
         actions: tuple[str, ...] = ()
-        # An option cannot be unset, so a product page with an unwanted option is left.
+        # A chosen option cannot be unset, so leave a product page on which an unwanted option is
+        # chosen.
         if (
             view.kind != "item"
             or view.asin != self.goal.asin
@@ -241,8 +244,8 @@ class WebShop(TextEnv):
         return (*actions, "click[buy now]"), view.options
 
     def _to_product(self) -> tuple[View, tuple[str, ...]]:
-        """The page of the product, and the actions that lead there from this page; the search page
-        and no actions if it cannot be reached."""
+        """The page of the requested product, and the actions that lead there from this page. If it
+        cannot be reached, the search page and no actions."""
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
         # Only the search page allows a search.
         back = () if self.page.has_search_bar else ("click[back to search]",)
@@ -262,7 +265,7 @@ class WebShop(TextEnv):
         return View(), ()
 
     def _click(self, view: View, wish: View) -> str:
-        """The click that leads from one page to another."""
+        """The click that leads from the page of `view` to `wish`, which must be linked there."""
         links = render(self.shop, self.goal, view).links
         return next(f"click[{link.label}]" for link in links if link.view == wish)
 

@@ -7,7 +7,8 @@ from spa.run.console import write_out
 
 
 def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa data filter`, as in the original's script."""
+    """Add the arguments of `spa data filter` to `parser`; they are those of the original's
+    script."""
     parser.description = (
         "Keep the examples whose response has a think block before an answer block. The think block "
         "must contain an observation and then a prediction. Write wm_train.parquet and "
@@ -54,8 +55,8 @@ def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_data(options: argparse.Namespace) -> int:
-    """Filter, and print one line per file. Raises DataError or ConfigError for invalid files or
-    bounds."""
+    """Filter the files, print one line for each, and return 0. Raises DataError or ConfigError for
+    invalid files or bounds."""
     from spa.worldmodel.examples import by_reason
     from spa_original.tag_filter import KEPT, FilterOptions, filter_files
 

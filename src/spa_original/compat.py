@@ -160,8 +160,8 @@ def original_keys() -> dict[str, OriginalKey]:
 
 
 def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] = ()) -> list[str]:
-    """Remove the original's keys from the resolved `tree`: mapped keys are renamed, refused ones
-    become problems.
+    """Remove the original's keys from the resolved `tree`, in place. Mapped keys are renamed,
+    refused ones are added to `problems`.
 
     written: the keys set by overrides, in order; if both a mapped key and its new name are set, the
     last one counts. Returns the warnings to print.
@@ -214,8 +214,8 @@ def _render_mode(tree: dict[str, Any], problems: Problems) -> list[str]:
 
 
 def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Problems) -> list[str]:
-    """Move the value of the original's `key` to the key `to`; return a warning if that changes
-    it."""
+    """Move the value of the original's `key` to the key `to`. Returns a warning if the value of
+    `to` changes, else an empty list."""
     own = value
     if to.endswith(".loss_mask"):
         if not isinstance(value, bool):
@@ -226,7 +226,8 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
 
 
 def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[str]:
-    """Set `to` to `own`; return a warning if that changes it. value: the value that `key` had."""
+    """Set the key `to` to `own`. value: the value of `key`, for the warning. Returns a warning if
+    the value of `to` changes, else an empty list."""
     *parents, last = to.split(".")
     node = tree
     for parent in parents:
@@ -301,8 +302,9 @@ _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def with_variables(node: Any, notes: list[str]) -> Any:
-    """Replace unset variables of the original's scripts in `node` by the values of its PPO script,
-    and add a note to `notes`."""
+    """Give references to the original's environment variables in `node`, such as `${oc.env:MODE}`,
+    the values of its PPO script as defaults. Adds a note to `notes` for each variable that is not
+    set."""
     if isinstance(node, dict):
         return {name: with_variables(value, notes) for name, value in node.items()}
     if isinstance(node, list):
@@ -319,7 +321,8 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     if name not in ORIGINAL_VARIABLES:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
-    # As OmegaConf resolves it later: a variable that is set to "" has this value.
+    # Let OmegaConf decide, since it resolves the reference later: a variable set to "" counts as
+    # set.
     if OmegaConf.create({"value": f"${{oc.env:{name},null}}"}).value is None:
         note = (
             f"the environment variable {name} is not set; spa uses {value}, the value of the original PPO "

@@ -39,7 +39,8 @@ def _folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
 
 
 def model_notes(name: str) -> list[str]:
-    """Return a warning if a published checkpoint was trained on other prompts than spa's."""
+    """Return a warning if `name` is one of the original's published checkpoints, because their
+    prompts are worded differently from spa's; else an empty list."""
     if not _PUBLISHED.search(name):
         return []
     return [

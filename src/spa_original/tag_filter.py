@@ -32,8 +32,8 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Inclusive bounds on the response's length in characters, and whether to drop duplicate
-    examples."""
+    """Options of the filter. min_len, max_len: inclusive bounds on the response's length in
+    characters; None sets no bound. dedup: drop duplicate examples."""
 
     min_len: int | None = None
     max_len: int | None = None
@@ -54,9 +54,9 @@ def filter_files(
 ) -> dict[str, Counter[str]]:
     """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
 
-    Returns, by output file name, the number of examples kept, and dropped by reason. Both inputs
-    are read before anything is written, so that they may be in `out_dir`. Raises DataError for
-    unusable files.
+    Returns, for each output file name, the number of examples by verdict: `KEPT` or the reason for
+    dropping. Both inputs are read before anything is written, so that they may be in `out_dir`.
+    Raises DataError for unusable files.
     """
     results = {}
     for name, path in (("wm_train.parquet", in_train), ("wm_val.parquet", in_val)):

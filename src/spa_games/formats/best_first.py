@@ -204,8 +204,8 @@ class BestFirst(BreadthFirst):
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """Return the successors of all states that are reachable or needed for the facts, by key,
-        and a copy of the game in every reachable state that does not end it."""
+        """Return two tables by key: the successors of all states that are reachable or that the
+        facts need, and a copy of the game in every reachable state that does not end it."""
         puzzle = _puzzle(env)
         true, copies = explore(env)
 

@@ -196,7 +196,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
             if waiting:
                 errors.append("skipped")
             count("open", step.keys == left, "wrong_open")
-            # The following lines are judged by the list that the text gives.
+            # Judge the order of the following lines by the list that the text gives.
             waiting = [key for key in step.keys if key in problem]
             swept.clear()
             continue

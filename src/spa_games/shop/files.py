@@ -143,7 +143,7 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
 
 def _price(row: Row, asin: str) -> tuple[float, str]:
     """The price in dollars, and its text on pages. If the price is missing, it is 100 dollars; if
-    it is a range, it is a random value from the range that `asin` determines."""
+    it is a range, it is a random value from that range, seeded by `asin`."""
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"

@@ -53,7 +53,9 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
 
 
 def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
-    """Combine two terms in every way until one is left. seen: the values of failed positions."""
+    """Combine pairs of terms in every way until one term is left. Returns its text if it has the
+    value `target`, else None. seen: the sorted values of all positions tried so far, updated in
+    place."""
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
     # Equal values in another order are the same position.

@@ -18,7 +18,8 @@ _FACING = {"D": "U", "B": "F", "L": "R"}
 
 
 def goal_of(cube: str) -> str:
-    """The solved cube that `cube` becomes without moving its down-back-left corner."""
+    """Return the solved cube in the orientation in which the down-back-left corner of `cube` is
+    already in place."""
     colour = {face: cube[index] for face, index in _FIXED.items()}
     colour |= {_FACING[face]: _OPPOSITE[letter] for face, letter in colour.items()}
     return "".join(colour[face] * 4 for face in FACES)

@@ -178,7 +178,8 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
 def _step_back(
     layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
 ) -> tuple[int, int, int]:
-    """The move into (boxes, player) from a state of `layer`, and that state."""
+    """Find a move from a state of `layer` to (boxes, player). Returns the index of the move, and
+    the boxes and player of that state."""
     for index, delta in enumerate(deltas):
         before = player - delta
         beyond = player + delta
@@ -197,7 +198,8 @@ def _step_back(
 def _step_on(
     layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
 ) -> tuple[int, int, int]:
-    """The move from (boxes, player) into a state of `layer`, and that state."""
+    """Find a move from (boxes, player) to a state of `layer`. Returns the index of the move, and
+    the boxes and player of that state."""
     for index, delta in enumerate(deltas):
         ahead = player + delta
         # A push moves the box ahead one cell further.

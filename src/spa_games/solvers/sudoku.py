@@ -1,4 +1,4 @@
-"""Sudoku by search, always at the cell with the fewest candidates."""
+"""Solve Sudoku by backtracking; the next cell to fill is always one with the fewest candidates."""
 
 from functools import lru_cache
 from math import isqrt
