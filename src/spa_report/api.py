@@ -13,7 +13,7 @@ from spa_report.results import all_recorded
 
 
 def report(run: Path, path: str | Path | None, form: str) -> Path:
-    """Write one self-contained page about the run and return its path; see `spa.api.runs.Run.report`.
+    """Write a report on the run as one file and return its path; see `spa.api.runs.Run.report`.
 
     Raises ConfigError for an unknown format.
     """
@@ -25,7 +25,7 @@ def report(run: Path, path: str | Path | None, form: str) -> Path:
 
 
 def run_html(run: Run) -> str:
-    """Return the HTML of a run in a notebook: results of a comparison, or the last metrics of each stage."""
+    """Return HTML that shows a run in a notebook: Pass@1 per method, or each stage's last metrics."""
     rows = [
         (one.label, f"{when} Pass@1", percent(getattr(one, when)))
         for one in all_recorded(run.summary)

@@ -1,4 +1,4 @@
-"""Read states as boards: cells to lay out, and which of them differ from the truth.
+"""Parse states into boards of cells, and mark the cells that differ from the true state.
 
 A state is text: a grid, a coordinate sentence, or a grid followed by the sentence. Each becomes
 rows of cells; text that is not a board becomes words.
@@ -38,8 +38,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A state for display. rows: cells; empty if the text is not a board. words: the text next to
-    the board. same: whether the state equals the truth."""
+    """A state for display. rows: the board's cells, row by row; empty if the text has no board.
+    words: the rest of the text. same: whether the state equals the true state."""
 
     rows: tuple[tuple[Cell, ...], ...] = ()
     words: tuple[Cell, ...] = ()
@@ -59,11 +59,11 @@ Size = tuple[int, int]
 
 
 def board_size(texts: Iterable[str]) -> Size | None:
-    """Rows and columns of the boards in `texts` (instruction and states of an episode); None if the
-    texts do not contain them.
+    """Number of rows and columns of an episode's boards, read from `texts` (its instruction and
+    states); None if no text contains a coordinate.
 
     The instruction's "bottom right corner" takes precedence; otherwise the largest coordinates
-    count.
+    determine the size.
     """
     rows = cols = 0
     for text in texts:
@@ -85,8 +85,7 @@ def read_board(text: str, size: Size | None = None) -> Board:
 
 
 def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
-    """The board that `text` describes, with the cells and words marked that differ from those of
-    `truth`."""
+    """The board that `text` describes. Cells and words that differ from `truth` are marked."""
     rows, words = _parts(text, size)
     if truth is None:
         return Board(_mark_cells(rows, []), tuple(map(Cell, words)))
@@ -97,7 +96,8 @@ def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
 
 
 def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
-    """Rows of cells, from a grid or from coordinates, and the words of the sentence."""
+    """Split a state into rows of cells, from its grid or its coordinates, and the words outside the
+    grid."""
     grid, sentence = _split(text)
     words = re.findall(r"\n|\S+", sentence.strip())  # a drawing that is no grid keeps its lines
     return grid or _placed(sentence, size), (
@@ -106,8 +106,8 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
 
 
 def _split(text: str) -> tuple[list[list[str]], str]:
-    """Split text into the cells of the grid and the sentence after it. A grid is two or more lines
-    with at most two different numbers of cells."""
+    """Split text into the cells of its grid and the sentence after it. A grid has at least two
+    lines, whose numbers of cells take at most two values."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     # The first line with a coordinate, or the first sentence, ends the grid.
     end = next(
@@ -154,8 +154,8 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
 
 
 def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Cell, ...], ...]:
-    """Rows of cells, marked where they differ from the cell at the same position; missing cells are
-    added and marked."""
+    """Mark the cells that differ from the true cell at the same position. Missing cells are added
+    and marked."""
     if not rows or not truth:
         return tuple(tuple(map(Cell, row)) for row in rows)
     return tuple(

@@ -67,7 +67,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
 
 
 def _problem(path: Path) -> str:
-    """Return why a run alone is unreadable; "" if it is readable. Raises DataError if there is no
+    """Return the reason why a run cannot be read; "" if it can. Raises DataError if `path` has no
     run."""
     run = None
     try:
@@ -83,8 +83,8 @@ def _problem(path: Path) -> str:
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a file. Raises SpaError that names the command's `option` if the file cannot be
-    written."""
+    """Write a file. If that fails, raises SpaError with the advice to choose another path with the
+    command's `option`."""
     try:
         write_atomic(path, [text])
     except OSError as error:
@@ -129,7 +129,8 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
 
 
 def table_of(chart: Chart) -> Table:
-    """The chart's numbers: x and one value per series, in at most about 60 rows."""
+    """The chart's numbers as a table: a column for x and one per series, with about 60 rows at
+    most."""
     columns = [dict(series.points) for series in chart.series]
     # Series may be validated at different steps. A series without a value at x has an empty cell.
     xs = sorted({x for column in columns for x in column})

@@ -19,8 +19,8 @@ class Series:
     """A line of a chart.
 
     points: (x, y). bands: an interval (low, high) for each point; empty if there are none.
-    episodes, tokens: number sampled by the method up to each point, including self-play; empty if
-    not recorded.
+    episodes, tokens: numbers of episodes and tokens that the method has sampled up to each point,
+    including self-play; empty if not recorded.
     """
 
     label: str
@@ -33,8 +33,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart. percent: fix the y axis to 0 … 100 %. band: meaning of the bands. end: end of
-    the x axis in steps; 0 uses the points' own."""
+    """A line chart. percent: whether the y axis runs from 0 to 100 %. band: meaning of the bands.
+    end: last value of the x axis; with 0, the points determine it."""
 
     title: str
     help: str
@@ -47,7 +47,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A table of amounts with a bar in each cell: one row per label, one column per category."""
+    """A table of amounts with a bar in each cell. rows: a label and one amount per category."""
 
     title: str
     help: str

@@ -53,8 +53,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _name(runs: Sequence[Path]) -> str:
-    """The file name of a report. For several runs it differs, so that the first run's own report is
-    kept."""
+    """The file name of a report, without suffix. A report on several runs has another name, so that
+    it does not overwrite the first run's own report."""
     others = "-".join(run.resolve().name for run in runs[1:])
     # Many runs would make a name that the file system rejects.
     return f"report-with-{others[:100]}" if others else "report"

@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a report shows, in order."""
+    """Everything that a report shows, in the order of the page."""
 
     title: str
     setting: str
@@ -44,7 +44,7 @@ class Report:
     k: int | None
     rows: tuple[MethodResult, ...]
     when: str
-    """Time of the measurement: `after PPO`, or the step while a method is in progress."""
+    """When the results were measured: `after PPO`, or `at step N` while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     endings: Bars | None
     failures: tuple[str, ...]
@@ -58,7 +58,7 @@ class Report:
 
 
 def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
-    """Build the report on one or several runs; without `episodes` it replays none."""
+    """Build the report on one or several runs. Without `episodes`, its gallery is empty."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
     # While a method trains, the results in summary.json belong to an earlier run and are hidden.
@@ -166,13 +166,14 @@ PLACES = {
     "sft.trainer.default_local_dir",
     "generate.output_dir",
 }
-"""Keys that set the paths of a method's files: they always differ and explain nothing."""
+"""Keys that set the paths of a method's files. They always differ, so comparing them is useless."""
 
 
 def _differences(
     methods: list[RunArm],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Keys whose values differ between methods, compared in a stage that all of them have."""
+    """Configuration keys that differ between methods: the methods, and (key, values) per key. Only
+    PPO stages are compared."""
     # One seed represents its method, because seeds differ only in the seed.
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]

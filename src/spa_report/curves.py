@@ -1,5 +1,4 @@
-"""Make charts from metrics: which metric goes into which chart, one line per method, the range over
-seeds as a band."""
+"""Make charts from metrics, with one line per method and the range over seeds as a band."""
 
 import re
 from collections import defaultdict
@@ -20,13 +19,13 @@ class RunArm:
     label: str
     arm: str
     run: str
-    folder: str  # the run's folder without those above it: the name that the viewer uses
+    folder: str  # name of the run's folder without its parents, as used by the viewer
     color: int
     stages: tuple[StageFolder, ...]
 
     def of(self, name: str) -> list[StageFolder]:
-        """The method's stages with this name; if there are several rounds, only those of the
-        last."""
+        """The method's stages with this name. With several rounds of self-play, only stages of the
+        last round."""
         return [stage for stage in self.stages if stage.name == name]
 
     def rounds(self, name: str) -> list[list[StageFolder]]:
@@ -40,8 +39,8 @@ class RunArm:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A chart that is drawn if a run has its metric. pattern: matches the whole name of the
-    metric."""
+    """A chart that is drawn if a run has its metric. pattern: regular expression that matches the
+    metric's whole name. stage: the stage that records the metric."""
 
     title: str
     help: str
@@ -217,11 +216,11 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
 
 
 def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, float], int]:
-    """Step -> value over all rounds of a stage, with continuous step numbers, and the last step."""
+    """Join the rounds of a stage: step -> value with continuous step numbers, and the last step."""
     table: dict[int, float] = {}
     last = 0
     for stage in stages:
-        # Batches of self-play are numbered through all rounds, steps of SFT from 1 in each.
+        # Self-play numbers its batches across rounds; SFT starts again at step 1 in each round.
         before = last if min(stage.metrics, default=0) <= last else 0
         table |= {before + step: value for step, value in _values(stage, pattern).items()}
         last = before + max(stage.metrics, default=0)
@@ -229,8 +228,8 @@ def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, floa
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
-    """Step -> value; if several environments have the metric, the mean weighted by episodes.
-    Validation takes precedence over training."""
+    """Step -> value of the metric that matches `pattern`. Over several environments, the value is
+    the mean weighted by episodes. Validation metrics take precedence over training metrics."""
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
     # Metrics whose names start with `val` are preferred: validation
@@ -250,7 +249,7 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
 
 def _episodes(name: str, row: dict[str, float]) -> float:
     """Number of episodes of the metric's environment; 0 if not recorded."""
-    # A tag may have slashes, so the longest prefix that has a count is the environment's.
+    # A tag may contain slashes, so the longest prefix with a count is taken as the environment.
     parts = name.split("/")
     counts = (row.get("/".join([*parts[:n], "episodes"])) for n in range(len(parts) - 1, 1, -1))
     return next((count for count in counts if count is not None), 0.0)
@@ -269,7 +268,7 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
 
 
 def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, ...]:
-    """Intervals over the puzzles of each validation; empty if any step has no recorded episodes."""
+    """Confidence interval over puzzles for each point; empty if a step has no recorded episodes."""
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
@@ -282,8 +281,8 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
 
 
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Episodes and tokens sampled for training up to each point, per seed, including self-play;
-    empty if unknown."""
+    """Numbers of episodes and tokens that one seed has sampled up to each point, including
+    self-play; empty if unknown."""
     # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
     before: dict[int | None, Budget] = {}
     for stage in method.stages:
@@ -291,7 +290,7 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
             before[stage.seed] = before.get(stage.seed, Budget()).plus(played)
     # The first seed may be in PPO while another one is still in self-play or SFT.
     start = Budget(*(sum(part) / len(before) for part in zip(*before.values(), strict=True)))
-    # One seed represents its method, because all seeds play equally many episodes of similar
+    # PPO counts are taken from one seed, because all seeds play equally many episodes of similar
     # length.
     used = so_far(start, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
@@ -303,8 +302,8 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def ends(
     wanted: Wanted, method: RunArm, step: int | None = None
 ) -> tuple[float | None, float | None]:
-    """The metric at step 0, before PPO, and at its last later step up to `step`, as means over
-    seeds; None if missing."""
+    """The metric before PPO (step 0) and at its last step after that, up to `step` if given. Both
+    are means over seeds, or None if not recorded."""
     tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
     points = dict(_average([table for table in tables if table])[0])
     last = max((x for x in points if x and (step is None or x <= step)), default=None)

@@ -1,5 +1,5 @@
-"""The examples of stage 1, on which the world model is fine-tuned, and the text that contributes to
-the loss."""
+"""Show the examples on which the world model is fine-tuned (stage 1), with the text that
+contributes to the loss marked."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ LIMIT = 10
 
 
 def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
-    """The data files of a run, training data first, each with a name and its stage."""
+    """The data files of a run as (name, path, stage), training data first."""
     return [
         # `wm_train.parquet` -> `train`
         (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
@@ -26,8 +26,10 @@ def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
 
 
 def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
-    """A page of examples of a data file, with spans of text marked by whether they contribute to
-    the loss; the total number, and the files.
+    """Return a page of `LIMIT` examples from data file number `file`, starting at `offset`, with the
+    total number of examples and the names of all data files.
+
+    Each response is a list of [text, whether it contributes to the loss].
 
     Raises OSError or ValueError if the file is not readable as Parquet.
     """
@@ -41,8 +43,8 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
     if not 0 <= file < len(files):
         return page
     _, path, data = files[file]
-    # The text that contributes to the loss is a setting of the SFT stage that reads this file, not
-    # of the data.
+    # Which text contributes to the loss is set by the SFT stage that reads this file, not by the
+    # data.
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
     loss_on = (
         str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
@@ -70,8 +72,8 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
-    """Split the response into parts, each with whether it contributes to the loss under
-    `sft.data.loss_on`."""
+    """Split the response into (part, whether it contributes to the loss under
+    `sft.data.loss_on`)."""
     if loss_on not in ("states_only", "no_states"):
         # A custom mask is not computed here, so nothing is marked.
         return [(response, loss_on in ("response", "act_obs"))]

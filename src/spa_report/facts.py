@@ -1,7 +1,7 @@
-"""Statistics of recorded episodes: how they ended, their errors, and the uncertainty of a rate.
+"""Statistics of recorded episodes: endings, errors, success rates and their confidence intervals.
 
-Reads trajectory files of the last validation (`val`), which has the same puzzles for every method
-of a comparison.
+Reads trajectory files of validations (`val`), which have the same puzzles for every method of a
+comparison.
 """
 
 from collections import Counter
@@ -34,15 +34,19 @@ _HABITS = (
         "of the predicted next states were not exact",
     ),
 )
-"""Name of a count, name of its total, and the text about the share. The share of wrong predictions
-is also mentioned if it is 0."""
+"""Shares that a report mentions, as (count, total, text), with fields of `Behaviour`. A share of 0
+is left out, except for wrong predictions."""
 SEED = 20251015
 """Seed of the bootstrap, fixed so that the same run gives the same report."""
 
 
 @dataclass(slots=True)
 class Behaviour:
-    """Counts over the episodes of one method."""
+    """Counts over the episodes of one method.
+
+    malformed: turns with a malformed response. refused: invalid actions. idle: valid actions that
+    changed nothing. predicted: turns with a predicted state that can be checked.
+    """
 
     endings: Counter[str] = field(default_factory=Counter)
     turns: int = 0
@@ -96,8 +100,8 @@ Wins = dict[int | None, dict[str, float]]
 def behaviour_and_wins(
     stages: Sequence[StageFolder], step: int | None = None
 ) -> tuple[Behaviour, Wins]:
-    """Counts over the last validation (up to `step`) of these stages, one per seed, and the success
-    rate of every puzzle."""
+    """Count behaviour over the last validation of each stage (up to `step` if given), and compute
+    the success rate of every puzzle. stages: one per seed."""
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
@@ -138,12 +142,13 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 
 def difference(first: Wins, second: Wins) -> Interval | None:
-    """Pass@1 of `first` minus `second` over the puzzles that both played; None if there are none."""
+    """Pass@1 of `first` minus Pass@1 of `second` on the puzzles that both played; None if they
+    share no puzzle."""
     return paired_by_puzzle(paired(first, second), seed=SEED)
 
 
 def paired(first: Wins, second: Wins) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """The results of both methods per training seed, for seeds with puzzles that both played."""
+    """The results of both methods in each training seed in which they share puzzles."""
     ours, theirs = _by_seed(first), _by_seed(second)
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     # Two runs of one seed each are paired even if the seeds differ.
@@ -160,7 +165,7 @@ def _by_seed(wins: Wins) -> dict[int, dict[str, float]]:
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     """One or two sentences about the failures of a method, in plain words."""
-    broken = behaviour.endings["error"]  # episodes with a technical error, which are no attempts
+    broken = behaviour.endings["error"]  # technical errors do not count as attempts
     total = behaviour.episodes - broken
     if not behaviour.episodes:
         return ""

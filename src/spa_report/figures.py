@@ -91,8 +91,8 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not parse as mathematics. A leading _ is masked, because matplotlib
-    leaves such labels out of a legend."""
+    """Escape text so that matplotlib does not parse it as mathematics. A leading _ is preceded by a
+    space, because matplotlib leaves labels that start with _ out of a legend."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""Choose episodes of a report that explain the result, by rule and not by hand."""
+"""Choose, by fixed rules, episodes for a report that help to explain the result."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +16,12 @@ from spa_report.replay import any_wrong, replay
 
 Head = dict[str, Any]
 _SAMPLE = 2000
-"""Maximum number of episodes to choose from: a rule needs a sample, not every episode."""
+"""Maximum number of episodes of a method to choose from. A sample is enough for every rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An episode of the gallery."""
+    """An episode of the gallery. why: the reason for choosing it. replay: see `replay.replay`."""
 
     title: str
     why: str
@@ -43,11 +43,11 @@ class _Found:
 def choose(
     methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]
 ) -> Iterator[Picture]:
-    """Yield pictures of the first two methods of `order`, from their last validation up to the step
-    in `steps`.
+    """Yield pictures of the first two methods in `order`, from each one's last validation up to its
+    step in `steps`.
 
-    Shows the same puzzle won and lost, good and bad predictions, failures, and malformed responses.
-    No episode is shown twice.
+    They show a puzzle that one method won and the other lost, right and wrong predictions, failures
+    and malformed responses. No episode is shown twice.
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
@@ -121,7 +121,8 @@ def _of_method(
 
 
 def _episodes(method: RunArm, step: int | None) -> list[_Found]:
-    """Episodes of the last validation, shorter ones first, since they are easier to read."""
+    """Episodes of the last validation up to `step`. Short ones, which are easier to read, come
+    first."""
     heads_of = (
         _Found(head, Place(file.path, start), _link(method, stage, file, head))
         for stage in method.of("ppo") or method.of("eval")
@@ -145,8 +146,8 @@ def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) 
 
 
 def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
-    """An episode that `first` won, if possible in at least two turns, and one that `second` lost on
-    the same puzzle."""
+    """Find an episode that `first` won, if possible in at least two turns, and an episode of the
+    same puzzle that `second` lost. Both lists are empty if there is no such pair."""
     lost: dict[tuple[str, Any], _Found] = {}
     for episode in second:
         if not episode.head["success"]:

@@ -1,4 +1,4 @@
-"""An SQLite index of every episode of a run, for filtering and paging 100,000 of them.
+"""An SQLite index of a run's episodes, for filtering and paging up to 100,000 of them.
 
 The trajectory files remain the source of truth. The index stores each episode's location in its
 file and its filter columns, and is updated file by file. It is a cache, next to the run or in the
@@ -69,8 +69,8 @@ class EpisodeIndex:
     """The index of one run. Methods may be called from several threads."""
 
     def __init__(self, run: Path, *, cache: Path | None = None) -> None:
-        """`cache`: the database file; by default a hidden file in the run directory if that is
-        writable."""
+        """`cache`: the database file. The default is a hidden file in the run directory, or a
+        temporary file if that directory is not writable."""
         self.root = run.resolve()
         self._path = cache or _cache_path(self.root)
         self._local = threading.local()
@@ -93,21 +93,22 @@ class EpisodeIndex:
     def page(
         self, filters: dict[str, str], *, order: str = "", offset: int = 0, limit: int = 50
     ) -> dict[str, Any]:
-        """Episodes that match `filters`, and their total number.
+        """Return one page of the episodes that match `filters`, and the number of all that match.
 
-        filters: maps CHOICES to a value, FLAGS to "1" or "0", and "q" to a part of the episode's id
-        or to consecutive words of a state, a response or an error. The last word may be a prefix.
+        filters: maps a column of CHOICES to a value, a column of FLAGS to "1" or "0", and "q" to a
+        search text: part of an episode's id, or consecutive words of a state, response or error, of
+        which the last may be incomplete. order: a key of ORDERS.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
-        # Every order ends with the id, so that pages neither repeat nor skip an episode.
+        # Ties are broken by id, so that pages neither repeat nor skip an episode.
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
         records = self._rows(query, (*values, min(max(limit, 1), MAX_PAGE), max(offset, 0)))
         return {"total": total, "episodes": records}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
-        """At most `limit` episodes, taken in turn from each kind of episode, with the latest steps
-        first within a kind."""
+        """At most `limit` episodes, drawn round-robin from all kinds (method, seed, stage, split and
+        outcome). Within a kind, later steps come first."""
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
@@ -119,8 +120,8 @@ class EpisodeIndex:
         )
 
     def group(self, number: int) -> list[dict[str, Any]]:
-        """The episodes of the same puzzle that were sampled together with episode `number`,
-        including itself."""
+        """The group of episode `number`: all episodes, itself included, that were sampled together
+        on its puzzle."""
         # `team` is tag and group; a group is in one file.
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
         return self._rows(
@@ -128,7 +129,8 @@ class EpisodeIndex:
         )
 
     def last_validation(self) -> dict[str, str]:
-        """The filters that select the main method's last validation; empty if there is none."""
+        """Filters that select the last validation of the main method; empty if the run has no
+        validation."""
         where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
         steps = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
         if not steps:
@@ -137,7 +139,7 @@ class EpisodeIndex:
         return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
 
     def choices(self) -> dict[str, list[Any]]:
-        """The values that occur in every column of CHOICES."""
+        """Each column of CHOICES -> the values that occur in it, sorted."""
         return {
             column: [
                 row[0]
@@ -149,7 +151,7 @@ class EpisodeIndex:
         }
 
     def place(self, number: int) -> Place | None:
-        """Location of episode `number`; None if there is none."""
+        """Location of episode `number`; None if the index has no such episode."""
         row = self._db.execute(
             "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?",
             (number,),
@@ -168,7 +170,7 @@ class EpisodeIndex:
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            # The index is a cache, so it can be rebuilt if a crash destroys it.
+            # The index is a cache that can be rebuilt after a crash, so writes need not be synced.
             self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db
@@ -292,7 +294,7 @@ def _text(row: dict[str, Any]) -> str:
 def _row(
     row: dict[str, Any], start: int, file: int, stage: StageFolder, split: str, step: int
 ) -> tuple[Any, ...]:
-    """The columns of an episode. A damaged line gets default values, so that it is still shown."""
+    """The column values of an episode. A damaged line gets defaults, so that it is still listed."""
     turns = row.get("turns") or []
     wrong = any_wrong(row)
     return (
@@ -317,7 +319,7 @@ def _row(
 
 
 def _storable(value: Any) -> str:
-    """Text that SQLite can hold and a page can show, at most 300 characters."""
+    """Convert a value to printable text of at most 300 characters."""
     return printable(str(value)[:300])
 
 
@@ -342,15 +344,15 @@ def read_episode(place: Place) -> dict[str, Any] | None:
 
 
 def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Episode id -> the trainer's recorded values per token, for those of `episodes` that have
-    any."""
+    """Episode id -> values per token that the trainer recorded (such as advantages). Episodes
+    without recorded values are left out."""
     path = place.path.parent.parent / "token_scores" / place.path.name
     rows = (row for _, row in read_lines(path)) if path.exists() else ()
     return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
 
 
 def mean_advantage(scores: Mapping[str, Any]) -> float | None:
-    """Mean of the nonzero advantages over tokens; None if none were recorded."""
+    """Mean of an episode's nonzero token advantages; 0 if all are 0, None if none is recorded."""
     values = scores.get("advantages")
     # Prompt and environment tokens are recorded with advantage 0 and are left out.
     known = (
@@ -360,8 +362,8 @@ def mean_advantage(scores: Mapping[str, Any]) -> float | None:
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> the planner's predictions in this turn: the actions, the state, its value, and the
-    index of the first response on the path."""
+    """Turn -> the nodes of the planner's search tree in that turn. A node has its actions, predicted
+    state and value, and whether it was chosen. root: index of the path's first response."""
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
     rows = (
         [row for _, row in read_lines(path) if row.get("episode_id") == episode]

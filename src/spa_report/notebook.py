@@ -1,5 +1,5 @@
-"""Render an episode as static HTML for notebooks: every text is escaped, and nothing is loaded or
-run."""
+"""Render an episode as static HTML for notebooks, with all text escaped and without scripts or
+external resources."""
 
 from html import escape
 from typing import Any
@@ -13,8 +13,8 @@ _BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 
 
 def episode_html(episode: Episode) -> str:
-    """The turns of an episode: state, action, next state, and the predicted state with wrong cells
-    marked ≠."""
+    """Return HTML that shows each turn's action, state, next state and predicted state. Wrong
+    predictions are labelled ≠, and their wrong cells are highlighted."""
     # Token ids are left out, because showing them would need a tokenizer.
     shown = replay({**episode.to_json(), "token_ids": None})
     ending = "success" if shown["success"] else shown["stop"]

@@ -36,7 +36,8 @@ Steps = dict[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the table. state: that of its least advanced method."""
+    """One run in the table. state: the state of the run's least advanced method. result: Pass@1
+    before and after PPO, as text."""
 
     name: str
     state: str
@@ -46,7 +47,7 @@ class RunRow:
     methods: tuple[MethodResult, ...] = ()
     commit: str = ""
     left: str = ""
-    """The time that a running command still needs."""
+    """Estimated remaining time of a running command; "" if unknown."""
 
 
 def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
@@ -94,7 +95,7 @@ def run_row(path: Path, now: float) -> RunRow | None:
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
-    """Working time of stages in seconds, by a monotonic clock."""
+    """Total time in seconds that the steps of these stages took."""
     return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
 
 
@@ -126,8 +127,8 @@ def _methods(
 
 
 def _result(run: RunFolder, methods: Sequence[RunArm], steps: Steps) -> str:
-    """Describe Pass@1 before and after PPO for each method, at the step that a report uses; the
-    step is named while a method is in progress."""
+    """Describe each method's Pass@1 before and after PPO. Names the step of the results while a
+    method is in progress."""
     parts = []
     judged = False
     for method in methods:
@@ -153,8 +154,8 @@ def _seeds(run: RunFolder) -> str:
 
 
 def _duration(run: RunFolder) -> str:
-    """Duration of the whole comparison if recorded, but at least that of its longest method and
-    seed."""
+    """Duration of the run: the recorded total, or the time of the longest training run (a method
+    with one seed) if that is longer; "–" if neither is known."""
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)

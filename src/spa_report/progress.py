@@ -19,8 +19,8 @@ _FRESH_SECONDS = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a method: its latest stage, the last step, and the total number of steps if the
-    configuration sets it."""
+    """Progress of a method. stage: the latest stage. step: its last recorded step. total: its
+    number of steps; None if the configuration does not set it."""
 
     arm: str
     stage: str
@@ -30,12 +30,12 @@ class Progress:
 
     @property
     def steps(self) -> str:
-        """`2 of 36`, or `2` without a known total."""
+        """The step as text: `2 of 36`, or `2` if the total is unknown."""
         return f"{self.step}" if self.total is None else f"{self.step} of {self.total}"
 
 
 def progress(run: RunFolder) -> list[Progress]:
-    """One entry per method, for its least advanced seed, beginning with the least advanced
+    """The progress of each method's least advanced seed, sorted from the least to the most advanced
     method."""
     by_method: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
     # This dict serves as an ordered set of (method, seed).
@@ -109,19 +109,19 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
 
 
 def shown_step(steps: Sequence[int | None]) -> str:
-    """Name the step of these results in a heading, while methods are in progress."""
+    """Name the steps of results of unfinished methods: `at step 4 and 6`, or `so far` if no step is
+    known."""
     known = sorted({step for step in steps if step is not None})
     return f"at step {' and '.join(map(str, known))}" if known else "so far"
 
 
 def is_running(run: RunFolder, now: float) -> bool:
-    """Return whether a process holds the run or one of its stages; for a run on another machine,
-    whether a line was logged in the last 15 minutes. Times in the future come from a wrong clock
-    and are ignored."""
+    """Return whether a process holds the lock of the run or of one of its stages. If that cannot be
+    known (a run on another machine, or without locks), return whether metrics were logged in the
+    last 15 minutes; times in the future come from a wrong clock and are ignored."""
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # A run is running if a process visibly holds one of its locks. For a lock that another machine
-    # may hold (None), and for a run without locks, the time of the last line decides.
+    # `held` returns None for a lock that another machine may hold.
     if True in known:
         return True
     times = [
@@ -136,7 +136,7 @@ def is_running(run: RunFolder, now: float) -> bool:
 @dataclass(frozen=True, slots=True)
 class LiveStage:
     """The current work of a method. stage, steps: the current stage and its progress. left: the
-    remaining time. later: the stages that follow. memory: of its process."""
+    remaining time. later: the stages that follow. memory: memory use of the method's process."""
 
     arm: str
     stage: str
@@ -148,7 +148,7 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The current work of a running command, and its remaining time."""
+    """The current work of a running command. left: its remaining time. load: load of the machine."""
 
     left: str
     load: str
@@ -156,8 +156,8 @@ class Live:
 
 
 def live(run: RunFolder, now: float) -> Live | None:
-    """The current work of a command, by the plan that it wrote; None if it is not running or wrote
-    no plan."""
+    """Return the current work of the command that runs in `run`; None if no command is running, or
+    if it wrote no plan file. now: seconds since the epoch."""
     plan = read_object(run.path / PLAN)
     try:
         workers = int(plan["workers"])

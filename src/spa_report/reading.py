@@ -1,9 +1,9 @@
-"""Read run directories: which stages a run has, what they recorded, and its summary.
+"""Read run directories: the stages of a run, what they recorded, and the run's summary.
 
-Layout: `runs/<name>/{data,sft,ppo}`, with methods `runs/<name>/<arm>/{data,sft,ppo}`, with several
-seeds `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
+Layout: `runs/<name>/{data,sft,ppo}`; with methods, `runs/<name>/<arm>/{data,sft,ppo}`; with several
+seeds, `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
 `round_<n>/{data,sft}`, and their stages are named `round_<n> data` and `round_<n> sft`. Files may
-still grow while they are read. Nothing is written.
+grow while they are read. This module writes nothing.
 """
 
 import json
@@ -51,8 +51,8 @@ class TrajectoryFile:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage directory of a run. arm: its method; "" for a run without methods. seed: None for a
-    run without seed directories."""
+    """One stage directory of a run. arm: the stage's method; "" if the run has no method
+    directories. seed: the training seed; None if the run has no seed directories."""
 
     path: Path
     name: str
@@ -66,7 +66,7 @@ class StageFolder:
 
     @cached_property
     def timings(self) -> dict[int, dict[str, float]]:
-        """Step -> timing -> seconds."""
+        """Step -> name -> value: durations in seconds, memory and load."""
         return _by_step(self.path / "timings.jsonl")
 
     @property
@@ -127,7 +127,7 @@ class RunFolder:
     path: Path
     stages: tuple[StageFolder, ...]
     parents: int = 0
-    """Number of parent folders in its name."""
+    """Number of parent folders that are part of the run's name."""
 
     @property
     def name(self) -> str:
@@ -136,7 +136,8 @@ class RunFolder:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a comparison; None until it exists."""
+        """The summary of a comparison; None if it does not exist. Raises DataError if it is not
+        valid."""
         path = self.path / "summary.json"
         if not path.exists():
             return None
@@ -176,15 +177,15 @@ def arm_rank(arm: str) -> int:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open the run in directory `path`. Raises DataError if it has nothing that a run writes,
-    OSError if nothing in it can be read."""
+    """Open the run in directory `path`. Raises DataError if it is not a directory or has no run, and
+    OSError if the folders that may contain one cannot be read."""
     if not path.is_dir():
         raise DataError(
             f"{path} is not a directory. Give the directory of a run, for example runs/demo."
         )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
-    # A run that was only evaluated has no other stage. A report of a trained run ignores `eval/`.
+    # `eval/` is read only for a run without other stages. A report on a trained run ignores it.
     if not stages and (path / "eval").is_dir():
         stages = tuple(_find_stages(path / "eval", unreadable))
     if not stages and not (path / "summary.json").exists():
@@ -203,8 +204,8 @@ def open_run(path: Path) -> RunFolder:
 
 
 def stage_rank(stage: StageFolder) -> tuple[float, int]:
-    """Sort key for stages in the order of execution: round by round, the last round, which has no
-    number, at the end."""
+    """Sort key for stages in the order of execution: by round, then by stage. Stages of the last
+    round, whose names have no number, come last."""
     numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
     name = numbered[2] if numbered else stage.name
     number = float(numbered[1]) if numbered else float("inf")
@@ -217,11 +218,12 @@ def problem_text(error: Exception) -> str:
 
 
 def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
-    """The runs with distinct names. Raises DataError if a run is given twice."""
+    """Give the runs distinct names by adding parent folders where needed. Raises DataError if a run
+    is given twice."""
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"the run {twice} is given twice. Give each run once.")
-    # Add parent folders until all names differ: `a/demo` and `b/demo` instead of `demo` twice.
+    # Example: `a/demo` and `b/demo` instead of `demo` twice.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1
@@ -233,7 +235,8 @@ def is_run(path: Path) -> bool:
     # A comparison has its lock file before its first stage has written anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
-    # A run that was only evaluated has only `eval`. Next to runs, `eval` is itself a run.
+    # If `eval` is the only folder, this is a run that was only evaluated. Next to other folders,
+    # `eval` is itself a run.
     if names != {"eval"}:
         names.discard("eval")
     # A run may have the name of a method; unlike a method of a comparison, it has a lock file.
@@ -247,10 +250,10 @@ def is_stage(path: Path) -> bool:
 
 
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    """The stages of a run, each once: a comparison links to finished stages of its own folder."""
+    """Yield each stage of a run once, although a comparison may link to its own finished stages."""
     stages = list(_every_stage(root, unreadable))
-    # Among a folder and the links to it, those with a seed and a method count. Several methods may
-    # share a folder.
+    # Of a folder and the links to it, keep the paths that name a seed and a method. Several methods
+    # may share a folder.
     named: dict[Path, tuple[bool, bool]] = {}
     for stage in stages:
         path = stage.path.resolve()
@@ -264,7 +267,7 @@ def _named(stage: StageFolder) -> tuple[bool, bool]:
 
 
 def _every_stage(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    # The directory may itself be a stage, whose name is then the name of the directory.
+    # The directory may itself be a stage, which is then named after the directory.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
@@ -305,7 +308,7 @@ def _by_step(path: Path) -> dict[int, dict[str, float]]:
             values = {
                 key: float(value) for key, value in row.items() if isinstance(value, int | float)
             }
-            # Lines of one step are merged; the last value of a key counts.
+            # Lines of the same step are merged; later values replace earlier ones.
             table.setdefault(step, {}).update(values)
     return dict(sorted(table.items()))
 
@@ -314,7 +317,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested sections to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        # An empty section is a value, so that its key is shown in a table of differences.
+        # An empty section is kept as a value, so that a table of differences shows its key.
         nested = isinstance(value, dict) and value
         flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
@@ -338,11 +341,11 @@ def made_with(run: RunFolder) -> dict[str, Any]:
 
 
 def parse_head(line: bytes) -> dict[str, Any]:
-    """The episode on this line without its messages and tokens, which make up most of it; {} if the
-    line is not an episode.
+    """Parse the episode on this line without its messages and tokens, which make up most of it;
+    return {} if the line is not an episode.
 
-    The key at which the line is cut cannot occur inside a JSON string, where its quotes would be
-    escaped.
+    The line is cut at the key `messages`. This key cannot occur inside a JSON string, where its
+    quotes would be escaped.
     """
     head: dict[str, Any] = {}
     # Cutting before parsing keeps lists of 100,000 episodes fast.

@@ -1,7 +1,7 @@
-"""Check the shape of lines of a trajectory file before a page is made from them.
+"""Check the structure of JSON records of a run (episodes, planner records, summaries).
 
-These files are plain text that a crash, a disk or an editor may have changed; without the checks,
-every reader would have to handle arbitrary values.
+These files are plain text that a crash, a disk or an editor may have damaged. Without the checks,
+all code that reads them would have to handle arbitrary values.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Check = Callable[[Any], bool]
 """Predicate that checks the shape of a JSON value."""
 
 LARGEST = 1e15
-"""Limit for rewards and rates, which a page and a database can still represent."""
+"""Largest absolute value of a number that counts as valid."""
 
 
 def NUMBER(value: Any) -> bool:
@@ -23,11 +23,11 @@ def NUMBER(value: Any) -> bool:
 
 
 def shape(of: Any) -> Check:
-    """Build the check for a shape. A shape is a type or several, a list with the shape of its
-    items, a function that is the check, or a mapping, where `key?` may be missing and `*` is any
-    other key.
+    """Build a predicate that checks whether a value has a shape.
 
-    Built once per shape, because a large run has a million values to check.
+    A shape is a type, a tuple of types, a list that contains the shape of its items, a predicate,
+    or a mapping from keys to shapes, where `key?` may be missing and `*` stands for all other keys.
+    Build each predicate once: a large run has a million values to check.
     """
     if isinstance(of, list):
         item = shape(of[0])
@@ -59,8 +59,8 @@ is_head = shape({
     "episode_id?": str, "tag?": str, "mode?": str, "stop": str, "success": bool, "turns": [_TURN], "puzzle_hash?": TEXT,
     "error?": TEXT,
 })  # fmt: skip
-"""Return whether a value is an episode, as far as lists and counts read it: without messages and
-tokens."""
+"""Return whether a value is an episode. Checks only the keys that lists and counts use, not
+messages and tokens."""
 
 _TOKENS = ("token_ids", "sampled", "logprobs", "turn_index")
 _has_rest = shape({
@@ -76,17 +76,18 @@ is_tree = shape({
 })  # fmt: skip
 """Return whether a value is a planner's record of a turn."""
 
-_RATES = {"*": {"*": NUMBER}}  # moment -> Pass@k -> rate
+_RATES = {"*": {"*": NUMBER}}  # time of measurement ("before", "after") -> Pass@k -> rate
 is_summary = shape({
     "methods?": {"*": _RATES}, "seeds?": [{"methods?": {"*": _RATES}}], "reference?": str, "descriptions?": {"*": str},
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
     "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER, "over?": str}},
 })  # fmt: skip
-"""Return whether a value is the `summary.json` of a comparison, as far as reports read it."""
+"""Return whether a value is the content of a comparison's `summary.json`. Checks only the keys
+that reports use."""
 
 
 def is_episode(row: Any) -> bool:
-    """Return whether a value is an episode, as far as a replay reads it."""
+    """Return whether a value is an episode. Checks all keys that a replay uses."""
     if not (is_head(row) and _has_rest(row)):
         return False
     columns = {name: row[name] for name in _TOKENS if row.get(name) is not None}

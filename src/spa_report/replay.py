@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
-"""Pattern of a cell's content in a state: "box on target (√) is at"."""
+"""Matches the name and symbol of a cell's content in a state: "box on target (√) is at"."""
 _LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
-"""The line of a prompt that names symbols: "Symbols: P player, _ empty."."""
-# Limits of what one page lays out: longer text is truncated, later tokens are left out.
+"""Matches the line of a prompt that explains symbols: "Symbols: P player, _ empty."."""
+# Limits of what one page shows. Longer text is truncated, and tokens beyond the limit are left out.
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
 
 
 def shown(text: str | None, limit: int = MAX_TEXT) -> str:
-    """`text`, printable, and truncated at `limit` characters with a note of how many are
-    missing."""
+    """Make `text` printable, and truncate it after `limit` characters with a note of how many more
+    there are."""
     if not text:
         return ""
     if len(text) > limit:
@@ -142,8 +142,8 @@ def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a search in a response of the format `form`, as states with their moves; empty
-    if it has none."""
+    """The search that a response in format `form` writes out, as a list of states with their moves;
+    empty if it writes none. actions: names of the environment's actions."""
     # Imported here, because it imports Gymnasium, which a list of episodes does not need.
     from spa.plugins import response_formats
 
@@ -268,8 +268,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
-    """The text of each token. If a character spans several tokens, the last one shows it and the
-    others are empty."""
+    """The text of each token; its id in brackets without a tokenizer. If a character spans several
+    tokens, the last one contains it and the others are empty."""
     if tokenizer is None:
         return [f"[{number}]" for number in ids]
     texts = []
@@ -288,10 +288,10 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
-    """Find the tokenizer of a stage: from its checkpoints, otherwise from any checkpoint of the
-    run, otherwise from the model that it names, if that is the bundled one or a folder.
+    """Find the tokenizer of a stage. None if there is no `tokenizer.json`; pages then show token ids.
 
-    None if there is no `tokenizer.json`; tokens are then shown by their ids.
+    Searches the stage's checkpoints, then all checkpoints of the run in `root`, then the stage's
+    model if that is the bundled model or a folder.
     """
     from tokenizers import Tokenizer
 

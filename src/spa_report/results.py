@@ -1,8 +1,8 @@
 """The result of a report: the table of methods, the verdict in one sentence, and its certainty.
 
-Methods are read at the steps that the summary of a finished comparison compares. In an unfinished
-comparison they are read at the last validation that all of them have. Further training has a
-separate row.
+In a finished comparison, methods are compared at the same steps as in its summary; in an unfinished
+one, at the last validation that all of them have. A method that was trained longer, until total
+episodes were equal, has an additional row.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,12 @@ CONTROL = "spa_shuffled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodResult:
-    """The result of one method of a run over its training seeds; every table is made from this
-    record. Rates are shares; None if not recorded."""
+    """The result of one method of a run over its training seeds, from which all tables are made.
+
+    before, after: Pass@1 before and after PPO, from 0 to 1. before_k, after_k: Pass@k.
+    before_interval, interval: Pass@1 with confidence intervals. ppo_episodes, all_episodes: without
+    and with self-play. Values are None if not recorded.
+    """
 
     label: str
     arm: str
@@ -75,8 +79,8 @@ class MethodResult:
 def recorded(
     summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
 ) -> MethodResult:
-    """Read a method's results from `summary.json`. longer: those of its training beyond the step at
-    which all methods are compared."""
+    """Read a method's results from `summary.json`. longer: read the results at the end of its longer
+    training, beyond the step at which all methods are compared."""
     rates = summary.get("methods", {}).get(arm, {})
     start = rates.get("before", {})
     end = rates.get("after_total" if longer else "after", {})
@@ -111,7 +115,8 @@ def recorded(
 
 
 def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
-    """Every method of a comparison, each followed by its longer training if there is any."""
+    """The results of every method of a comparison, each followed by the results of its longer
+    training, if any."""
     return [
         recorded(summary, arm, longer=longer)
         for arm, rates in summary.get("methods", {}).items()
@@ -121,7 +126,8 @@ def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
 
 
 def measured(method: RunArm, step: int | None) -> MethodResult:
-    """A method with the Pass@1 of its recorded episodes, before PPO and up to `step`."""
+    """Compute a method's Pass@1 intervals from recorded episodes, before PPO and at its last
+    validation up to `step`."""
     ppo = method.of("ppo")
     # Step 0 is the validation before PPO, whatever else is recorded.
     before = facts.rate(facts.behaviour_and_wins(ppo, 0)[1])
@@ -136,8 +142,8 @@ def measured(method: RunArm, step: int | None) -> MethodResult:
 
 
 def judged_stages(method: RunArm, step: int | None) -> list[StageFolder]:
-    """The stages whose last validation up to `step` is the method's result: PPO after step 0, or
-    evaluations if there is no PPO."""
+    """The stages whose last validation up to `step` is the method's result: PPO stages that were
+    validated after step 0, or the evaluations if the method has no PPO stage."""
     ppo = method.of("ppo")
     validated = [stage for stage in ppo if (file := last_validation(stage, step)) and file.step > 0]
     return validated if ppo else method.of("eval")
@@ -149,7 +155,8 @@ def arm_name(arm: str) -> str:
 
 
 def list_methods(runs: Sequence[RunFolder], *, with_data_alone: bool = False) -> list[RunArm]:
-    """Every method of every run, in the order of a report."""
+    """Every method of every run, in the order of a report. with_data_alone: include methods that
+    only collected data."""
     methods: list[RunArm] = []
     colors = colors_of(runs)
     for run in runs:
@@ -170,8 +177,8 @@ def list_methods(runs: Sequence[RunFolder], *, with_data_alone: bool = False) ->
 
 
 def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
-    """(run, method) -> index of its colour, which stays the same from the first step to the last.
-    Known methods have their own colours; others follow in the order of the plan."""
+    """(run, method) -> index of its colour, which does not change while the run progresses. Known
+    methods have fixed colours; other methods get the next ones in the order of the plan."""
     colors: dict[tuple[str, str], int] = {}
     for run in runs:
         order = read_object(run.path / PLAN).get("order")
@@ -189,9 +196,12 @@ def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
 def judged_steps(
     methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]
 ) -> dict[str, int | None]:
-    """Label -> the step whose validation is the method's result. For a method in its run's summary,
-    this is its own last validation, as in the summary; for the others, the last validation that all
-    of them have. Steps beyond `also_test_at` do not count."""
+    """Label of each method -> the step whose validation is the method's result; None if not
+    validated after step 0.
+
+    For a method in its run's summary, this is its own last validation. For the other methods of a
+    run, it is the last validation that all of them have. Steps beyond `also_test_at` do not count.
+    """
     groups = {method.label: _judged_with(method, summaries[method.run]) for method in methods}
     last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
     for method in methods:
@@ -207,8 +217,8 @@ def judged_steps(
 
 
 def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
-    """The group of methods that share a last step: the run, or for a method in its summary the run
-    and the method."""
+    """Key of the group of methods that are compared at one step. A method in its run's summary is a
+    group of its own; the other methods of a run form one group."""
     return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
 
 
@@ -349,7 +359,8 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[s
 
 
 def _evaluations(runs: Sequence[RunFolder]) -> str:
-    """The Pass@1 of each finished evaluation with its interval; empty without one."""
+    """Sentences with the Pass@1 of each finished evaluation and its interval; "" if there is no
+    evaluation."""
     results = []
     for stage in (stage for run in runs for stage in run.stages):
         # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
@@ -399,8 +410,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
 
 
 def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
-    """Describe whether the difference from a method could be due to chance. numbers: include the
-    difference, unless the verdict already names it."""
+    """Describe whether the difference between `first` and the method of `row` could be due to
+    chance. numbers: also give the difference, for methods that the verdict does not mention."""
     lead = row.lead
     if lead is None:
         return ""
@@ -411,8 +422,8 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # With `MANY_SEEDS` seeds or more, intervals are over seeds, unless all seeds have the same
-    # mean, and include the variance between training runs.
+    # With at least `MANY_SEEDS` seeds, intervals are over seeds and include the variance between
+    # training runs, unless all seeds have the same mean.
     seeds = row.lead_seeds >= MANY_SEEDS and lead.over == "seeds"
     luck = "puzzles and training seeds" if seeds else "puzzles"
     explained = (
@@ -422,7 +433,7 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
 
 
 def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
-    """Count the seeds in which SPA scored higher."""
+    """For each other method, say in how many seeds SPA has a higher Pass@1."""
     notes = []
     for run in runs:
         summary = run.summary or {}
@@ -443,8 +454,8 @@ def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _seeds(run: RunFolder) -> int:
-    """Number of training seeds that were run. A board of `spa bench` has seed folders without a
-    summary."""
+    """Number of training seeds of a run. Counts seed folders too, because a leaderboard of `spa
+    bench` has no summary."""
     played = {stage.seed for stage in run.find("ppo")}
     return max(len((run.summary or {}).get("seeds", ())), len(played))
 
@@ -463,7 +474,8 @@ def _one_seed(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _gates(runs: Sequence[RunFolder]) -> list[str]:
-    """The gate's diagnosis of each run in which it failed and PPO ran anyway."""
+    """Notes on world models that failed the gate after fine-tuning, with the gate's diagnosis.
+    Raises DataError if a gate file is damaged."""
     notes = []
     for run in runs:
         for stage in run.find("sft"):
@@ -484,7 +496,8 @@ def _gates(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
-    """A note for methods that continued after the step at which they are compared."""
+    """A note that names methods trained beyond the step at which they are compared; empty if there
+    are none."""
     longer = [
         method.label
         for method in methods
@@ -539,7 +552,8 @@ def how_far(runs: Sequence[RunFolder]) -> str:
 
 
 def seed_table(runs: Sequence[RunFolder]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
-    """Name of each seed -> (method, Pass@1 after PPO)."""
+    """For each training seed of the summaries, its name and (method, Pass@1 after PPO) of every
+    method."""
     return tuple(
         (
             printable(

@@ -1,4 +1,4 @@
-"""Security of pages: the text of a run stays text."""
+"""Security of pages: prevent text of a run from being executed as a script."""
 
 import base64
 import hashlib

@@ -13,8 +13,8 @@ from spa.run.console import write_out
 
 
 def run_server(server: HTTPServer, note: str, *, browser: bool, query: str = "") -> int:
-    """Serve until interrupted. Prints the address with a note, and opens it in a browser if
-    requested; returns 0."""
+    """Print the server's address with a note, open it in a browser if requested, and serve until
+    interrupted. Returns 0."""
     host, port = server.server_address[:2]
     # IPv6 addresses need brackets in a URL.
     host = f"[{host!s}]" if ":" in str(host) else host

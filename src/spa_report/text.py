@@ -1,4 +1,5 @@
-"""Render a report as Markdown: the same content in the same order, with boards in code blocks."""
+"""Render a report as Markdown, with the content and order of the HTML page and boards in code
+blocks."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -33,7 +34,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collect
 
 
 def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
-    """Boards next to each other in a code block; a cell that differs is in [brackets]."""
+    """Draw titled boards side by side in a code block, with wrong cells in [brackets]."""
     blocks = []
     for title, board in columns:
         if board is None:

@@ -9,11 +9,11 @@ from spa.run.files import read_object
 
 
 class Budget(NamedTuple):
-    """Actions in the environment, tokens that the model sampled, and episodes.
+    """Numbers of environment actions, tokens that the model sampled, and episodes.
 
-    Play by other policies costs actions but no tokens; the same holds for branches, plans to choose
-    from, and the actions of tabular Q-learning. Tokens include those with which a planner started
-    its responses, and single moves queried for written searches. Validation is not counted.
+    Play by other policies, branches, plans to choose from and tabular Q-learning add actions but no
+    tokens. Tokens include the prefilled plans of a planner and the single moves that were queried
+    for written searches. Validation is not counted.
     """
 
     environment_steps: float = 0.0
@@ -26,8 +26,8 @@ class Budget(NamedTuple):
 
 
 def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
-    """Resources of the self-play whose data set is in `folder`, even if another stage played it;
-    None if its summary is missing or damaged. generate: this section of its configuration."""
+    """Resources of the self-play whose dataset is in `folder`, even if another stage played it; None
+    if the summary is missing or damaged. generate: section `generate` of the configuration."""
     summary = read_object(folder / "summary.json")
     if "played" not in summary:
         return None
@@ -35,12 +35,12 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
     shares = generate.get("mixture") or {generate.get("policy", "self"): 1.0}
     # The share of episodes that the model played.
     share = float(shares.get("self", 0.0)) / sum(map(float, shares.values()))
-    # With planning a turn may sample several responses, all of which this count includes.
+    # With planning, a turn may sample several responses. This count includes all of them.
     planned = summary.get("imagination", {}).get("tokens_per_episode")
     length = planned or played.get("response_length", 0.0)
     tokens = share * played["episodes"] * length
-    # The mean length is over all policies. If there are several, the model's own tokens are
-    # counted; older summaries have only the shares.
+    # `response_length` is a mean over all policies, so `model_tokens` is used if recorded. Older
+    # summaries have only the shares.
     if not planned:
         tokens = summary.get("model_tokens", tokens * (1 - generate.get("epsilon", 0.0)))
     tokens += summary.get("search", {}).get("tokens", 0)  # of the moves in searches
@@ -49,8 +49,8 @@ def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
 
 
 def so_far(before: Budget, steps: Iterable[tuple[int, Mapping[str, float]]]) -> dict[int, Budget]:
-    """PPO step -> resources used up to this step. before: used by self-play. steps: PPO's
-    metrics."""
+    """PPO step -> resources used up to this step. before: resources used by self-play. steps: PPO
+    steps with their metrics."""
     total = before
     totals = {0: total}
     for step, metrics in steps:

@@ -1,5 +1,4 @@
-"""`spa view`: show runs, curves and episodes as a local web page, served on the loopback address or
-exported as one file.
+"""`spa view`: show runs, curves and episodes on a web page, served locally or exported as one file.
 
 The server answers GET requests for a fixed set of addresses; no part of a request becomes a file
 name. A request needs the token from the address that the server printed, because other users of the
@@ -77,8 +76,8 @@ class Viewer:
         )
 
     def info(self) -> dict[str, Any]:
-        """The run's name, the values of the filters and their initial values, and the progress of
-        the index."""
+        """The run's name, the filters' choices and initial values, the number of episodes, and the
+        progress of indexing."""
         return {
             "run": shown(self.run.name, 200),
             "choices": self.index.choices(),
@@ -94,7 +93,8 @@ class Viewer:
         )
 
     def episode(self, number: int) -> dict[str, Any] | None:
-        """The replay of one episode and its group; None if it does not exist (any more)."""
+        """The replay of one episode, with its group under `team`; None if the episode does not exist
+        or no longer exists."""
         place = self.index.place(number)
         episode = read_episode(place) if place else None
         if place is None or episode is None:
@@ -120,7 +120,7 @@ class Viewer:
         return read_episode(place) if place else None
 
     def examples(self, query: dict[str, str]) -> dict[str, Any]:
-        """A page of the examples of stage 1."""
+        """A page of the world model's training examples; see `spa_report.examples`."""
         from spa_report.examples import examples
 
         return examples(open_run(self.index.root), **_numbers(query, "file", "offset"))
@@ -131,8 +131,8 @@ class Library:
     threads."""
 
     def __init__(self, folder: Path, *, caches: Path | None = None) -> None:
-        """`caches`: folder for the indices; by default each is in its run. Raises DataError if
-        `folder` is not a folder."""
+        """`caches`: folder for the index files; by default, each index is stored in its run. Raises
+        DataError if `folder` is not a directory."""
         if not folder.is_dir():
             raise DataError(
                 f"{folder} is not a directory. Give the folder of a run, or a folder of runs."
@@ -149,7 +149,7 @@ class Library:
 
     def places(self) -> dict[str, Path]:
         """The folders that may be runs, by name."""
-        # The same names as in the list of runs; a request never becomes a path.
+        # Requests select from these names and never become part of a path.
         folders = [self.folder] if self.single else sorted(self.folder.iterdir())
         return {
             path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")
@@ -178,19 +178,20 @@ class Library:
                 _LOGGER.debug("cannot update the index of a run, will try again: %s", error)
 
     def list_runs(self) -> dict[str, Any]:
-        """The table of runs."""
+        """The table of runs, as JSON-ready values."""
         lines = [(name, run_row(path, time.time())) for name, path in self.places().items()]
         runs = [{"key": name, **asdict(line)} for name, line in lines if line]
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Current work of the given runs, without those that are not in progress."""
+        """The current work of each of these runs that is in progress."""
         places = self.places()
         runs = [open_run(places[name]) for name in names if name in places]
         return [asdict(now) for run in runs if (now := live(run, time.time()))]
 
     def report(self, names: Sequence[str]) -> Report | None:
-        """Report on these runs, without episodes; None if a run does not exist."""
+        """Build the report on these runs, without its gallery of episodes; None if a run does not
+        exist or none is named."""
         places = self.places()
         if not names or not all(name in places for name in names):
             return None
@@ -238,8 +239,8 @@ class ViewerServer(ThreadingHTTPServer):
 
 
 def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
-    """Make a server (port 0 takes a free one) that keeps the indices updated; the caller runs it.
-    Raises OSError if the port cannot be used."""
+    """Create a server and start a thread that keeps the indices up to date. The caller starts the
+    server. port: 0 chooses a free one. Raises OSError if the port cannot be used."""
     server = ViewerServer(library, host, port)
     threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
     return server
@@ -419,7 +420,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     try:
         report = asdict(build([open_run(viewer.index.root)], episodes=False))
         examples = viewer.examples({})
-        # The page contains no other examples, so it must not offer any.
+        # The exported page contains only these examples, so it must not offer more.
         examples["files"] = examples["files"][:1]
         examples["total"] = len(examples["examples"])
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
