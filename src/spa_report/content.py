@@ -44,7 +44,7 @@ class Report:
     k: int | None
     rows: tuple[MethodResult, ...]
     when: str
-    """When the results were measured: `after PPO`, or `at step N` while a method is in progress."""
+    """Time of the measurement: `after PPO`, or `at step N` while a method is in progress."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     endings: Bars | None
     failures: tuple[str, ...]

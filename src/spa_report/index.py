@@ -96,8 +96,8 @@ class EpisodeIndex:
         """Return one page of the episodes that match `filters`, and the number of all that match.
 
         filters: maps a column of CHOICES to a value, a column of FLAGS to "1" or "0", and "q" to a
-        search text: part of an episode's id, or consecutive words of a state, response or error, of
-        which the last may be incomplete. order: a key of ORDERS.
+        search text. The text is part of an episode's id, or consecutive words of a state, response
+        or error, of which the last may be incomplete. order: a key of ORDERS.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]

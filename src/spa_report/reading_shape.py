@@ -26,8 +26,8 @@ def shape(of: Any) -> Check:
     """Build a predicate that checks whether a value has a shape.
 
     A shape is a type, a tuple of types, a list that contains the shape of its items, a predicate,
-    or a mapping from keys to shapes, where `key?` may be missing and `*` stands for all other keys.
-    Build each predicate once: a large run has a million values to check.
+    or a mapping from keys to shapes. In a mapping, `key?` may be missing, and `*` stands for all
+    other keys. Build each predicate once: a large run has a million values to check.
     """
     if isinstance(of, list):
         item = shape(of[0])

@@ -49,8 +49,8 @@ def plan_comparison(
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
 ) -> Comparison:
-    """Plan the training runs of `compare`, with `sweep` as `key=v1,v2` texts. Raises
-    ConfigError."""
+    """Plan the training runs of `compare`. sweep: texts `key=v1,v2`. Raises ConfigError if the
+    arguments contradict each other or do not fit the configuration."""
     name = str(config)
     texts = as_texts(overrides)
     if output_dir is not None and not (methods or sweep):

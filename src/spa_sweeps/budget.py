@@ -1,4 +1,4 @@
-"""Budget of a training run: actions in the environment, and tokens."""
+"""Budget of a training run: the environment actions, episodes and tokens that it uses."""
 
 from dataclasses import asdict
 
@@ -9,13 +9,14 @@ from spa_sweeps.grid import FOLDERS, TrainingRun
 
 
 def budget(training: TrainingRun) -> dict[int, Budget]:
-    """PPO step -> resources used up to this step. `learnt_tokens` counts the tokens of fine-tuning.
+    """PPO step -> resources used up to this step, including self-play. Tokens of fine-tuning are not
+    included; see `learnt_tokens`.
 
-    Raises DataError if the summary of a data set is missing or damaged.
+    Raises DataError if the summary of a dataset is missing or damaged.
     """
     before = Budget()
-    # Self-play runs before PPO, so step 0 already includes its cost. Episodes that measure the
-    # model during SFT do not count.
+    # Self-play runs before PPO, so step 0 already includes its cost. Episodes played during SFT to
+    # evaluate the model are not counted.
     for own in training.rounds:
         played = of_self_play(own.data, asdict(own.cfg.generate))
         if played is None:
@@ -28,8 +29,8 @@ def budget(training: TrainingRun) -> dict[int, Budget]:
 
 
 def learnt_tokens(training: TrainingRun) -> int:
-    """Number of tokens of examples that the model was trained on: in fine-tuning, over all epochs
-    and rounds, and in replay."""
+    """Number of example tokens that the model was trained on, in fine-tuning (over all epochs and
+    rounds) and in PPO's replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
     # Replay in PPO also trains on examples, so its tokens count as well.

@@ -1,8 +1,8 @@
-"""`spa compare`: training runs on the same puzzles, with one table.
+"""`spa compare`: train several methods on the same puzzles, and write one summary.
 
-A comparison trains several methods, or the values of a sweep, from one configuration. All play the
-same number of PPO episodes. Methods without self-play then continue until they have played as many
-episodes in total as SPA, which gets its own row.
+A comparison trains several methods, or one method with the values of a sweep, from one
+configuration. All play the same number of PPO episodes. Methods without self-play then continue
+until they have played as many episodes in total as SPA; this longer training has its own row.
 """
 
 import itertools
@@ -69,8 +69,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Methods of one configuration in a folder. reference: the method with which the others are
-    compared."""
+    """The methods of a comparison. root: folder of the comparison. reference: name of the method
+    with which the others are compared."""
 
     cfg: Config
     root: Path
@@ -85,8 +85,8 @@ class Comparison:
         # Methods with self-play and SFT come first: their stages run one after another, so they
         # usually take longest.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
-        # One seed after the other, so that an interrupted comparison has the first seed of all
-        # methods.
+        # All methods are trained with one seed before the next seed starts, so that an interrupted
+        # comparison has results of every method.
         seeds = range(self.cfg.compare.seeds)
         return plan_grid(
             [self.trainings[arm.name][seed] for seed in seeds for arm in arms], self.cache_dirs
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def _check_places(cfg: Config) -> None:
-    """Raise ConfigError if stage folders or a launcher are set, which a comparison would ignore."""
+    """Raise ConfigError for settings of stage folders or a launcher, which a comparison ignores."""
     home = cfg.trainer.run_dir
     for key, value, usual in (
         ("generate.output_dir", cfg.generate.output_dir, None),
@@ -122,8 +122,8 @@ def comparison(
     reference: str,
     seeds: int,
 ) -> Comparison:
-    """Plan the training runs of every seed. Reuses finished stages in the run's own folder, or next
-    to it in folders whose name begins with the run's.
+    """Plan the training runs of every method and seed. Reuses finished stages in the run's own
+    folder, and in folders next to it whose names begin with the run's name.
 
     Raises ConfigError if the methods do not fit the configuration, or if `seeds` is below 1.
     """
@@ -206,14 +206,14 @@ def self_play_batches(cfg: Config) -> int:
 
 
 def continued(training: TrainingRun, batches: int) -> TrainingRun:
-    """A training run with one more PPO step per batch of self-play (both have equally many
-    episodes), and a validation at the step where the others stop. A learning-rate schedule that
-    ends with PPO ends with the last of these steps."""
+    """Extend a training run by one PPO step per batch of self-play (both have equally many
+    episodes), and add a validation at the step where the other methods stop. A learning-rate
+    schedule that spans PPO then spans all of these steps."""
     if batches == 0:
         return training
     trainer = training.ppo.trainer
     steps = trainer.total_training_steps
-    # The last step compares equal total episodes. The step `also_test_at` compares equal PPO steps.
+    # At the last step, total episodes are equal. At step `also_test_at`, PPO steps are equal.
     longer = replace(trainer, total_training_steps=steps + batches, also_test_at=steps)
     return replace(training, ppo=replace(training.ppo, trainer=longer))
 
@@ -227,8 +227,11 @@ def methods_compared(
     seeds: int | None = None,
     root: Path | None = None,
 ) -> Comparison:
-    """Plan `spa compare`: the methods of `compare.arms` and `names`, in the run's own folder; or
-    with `only` just these methods, in a folder next to it. root: another folder for the comparison.
+    """Plan `spa compare` for the methods in `compare.arms` and `names`, in the run's own folder.
+
+    only: methods to use instead of `compare.arms`; the comparison is then in a folder next to the
+    run's. root: another folder for the comparison. Raises ConfigError if two methods have the same
+    label.
     """
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
@@ -265,8 +268,8 @@ def values_tried(
     root: Path | None = None,
     seeds: int | None = None,
 ) -> Comparison:
-    """Plan `spa compare --sweep`: one method with every combination of several values of some keys,
-    in a folder next to the run's own.
+    """Plan `spa compare --sweep`: train method `name` with every combination of the values of those
+    keys that have several, by default in a folder next to the run's own.
 
     Raises ConfigError if no key has several values, or if two combinations are the same training
     run.
@@ -307,7 +310,7 @@ def values_tried(
     seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
-    # Two methods whose PPO is linked to one folder are one training run: the key changes no result.
+    # If PPO of two combinations is linked to one folder, the two are the same training run.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
             f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
@@ -317,7 +320,7 @@ def values_tried(
 
 
 def beside(cfg: Config, name: str) -> Path:
-    """A folder next to the run's own."""
+    """Path of a folder next to the run's own, named `<run>-<name>`."""
     home = Path(cfg.trainer.run_dir)
     return home.with_name(f"{home.name}-{name}")
 
@@ -339,8 +342,8 @@ def starts_again(made: Comparison) -> list[str]:
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:
-        # A finished stage of the run's own folder would be reused if its fingerprint were the
-        # same, so a setting or a file that it read has changed.
+        # A finished stage in the run's own folder is reused if its fingerprint matches. This one does
+        # not match, so a setting or an input file has changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))

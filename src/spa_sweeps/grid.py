@@ -1,9 +1,9 @@
-"""A grid of training runs that share their stages: every stage runs once, on the first free device.
+"""A grid of training runs that share stages: every stage runs once, on the first free device.
 
-A stage is in the folder of its training run, in `<method>/{data,sft,ppo}`. If another training run
-of the grid has the same stage (the same fingerprint), or one is finished nearby, a link replaces
-it. So an interrupted grid resumes, and training runs that differ only in PPO share one data set and
-one world model.
+The stages of a training run are in `<method>/{data,sft,ppo}`. If another training run of the grid
+has the same stage (one with the same fingerprint), or a folder in `cache_dirs` has it finished, the
+stage's folder is a link to it. So an interrupted grid resumes, and training runs that differ only
+in PPO share one dataset and one world model.
 """
 
 import logging
@@ -73,7 +73,7 @@ ROWS_ONLY = (
     "example_format",
     "coverage",
 )
-"""Settings of stage 1 that do not change self-play, only the examples made from it."""
+"""Settings of stage 1 that change only the examples made from self-play, not self-play itself."""
 # Depths at which a folder is searched for finished stages. The deepest layout that is searched is
 # <root>/<model>/<environment>/seed_<n>/<method>/<stage>. Stages of earlier rounds are one level
 # deeper, in round_<n>/, so they are not found in this layout.
@@ -82,8 +82,8 @@ _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """One training run of a method. folder: of its stages. world_model: configuration of stages 1
-    and 2; None if PPO starts from the base model. ppo: configuration of stage 3."""
+    """One training run of a method. folder: contains the stages. world_model: configuration of
+    stages 1 and 2; None if PPO starts from the base model. ppo: configuration of stage 3."""
 
     folder: Path
     world_model: Config | None
@@ -98,9 +98,9 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageJob:
-    """One stage to run. round: the round to which it belongs; None for PPO. source: the folder of
-    the stage before it. episodes: a folder with the same self-play, from which only other examples
-    are to be made."""
+    """One stage to run. round: the stage's round; None for PPO. source: folder of the previous
+    stage; None for the first stage. episodes: folder of a stage with the same self-play episodes,
+    from which this stage makes its examples without playing again."""
 
     stage: StageName
     folder: Path
@@ -112,19 +112,18 @@ class StageJob:
 
     @property
     def init_from(self) -> Path | None:
-        """The folder of the fine-tuning whose checkpoint this stage starts from; None for the
-        configured model."""
+        """Folder of the SFT stage whose checkpoint this stage starts from; None if it starts from
+        the configured model."""
         if self.round is None:
             return self.source
         return self.round.before[-1].sft if self.round.before else None
 
     @property
     def reads(self) -> set[Path]:
-        """The folders of the stages whose results this one reads: the stage before it, the
-        fine-tuning from which it starts, and the data set whose examples PPO replays."""
+        """Folders of the stages whose results this stage reads: the previous stage, the SFT stage
+        from which it starts, and the dataset whose examples PPO replays."""
         replay = self.config.actor_rollout_ref.actor.replay
-        # PPO's replay reads examples of the data set, so the data set must exist, although PPO
-        # starts from the SFT checkpoint.
+        # PPO starts from the SFT checkpoint, but its replay also needs the dataset.
         rows = self.stage == "ppo" and replay.examples and replay.source == "data"
         data = self.folder.with_name(FOLDERS["selfplay"]) if rows and self.source else None
         return {
@@ -133,7 +132,7 @@ class StageJob:
 
     @property
     def digest(self) -> str:
-        """The digest of its fingerprint."""
+        """The digest of the stage's fingerprint."""
         return self.fingerprint.digest
 
     @property
@@ -144,16 +143,17 @@ class StageJob:
 
     @property
     def done(self) -> bool:
-        """True if the result exists."""
+        """True if the result exists in the stage's own folder."""
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Return whether a folder holds the result of this task: the same fingerprint, with
-        validations at all steps that are read."""
+        """Return whether a folder contains the result of this task, which means a finished stage with
+        the same fingerprint and all validation episodes that are read."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
-        """The files of validation episodes that are needed of this task but missing in a folder."""
+        """Files of validation episodes that later computations read, but that are missing in
+        `folder`."""
         trainer = self.config.trainer
         # Only PPO's results are read step by step. `also_test_at` is the step at which a longer
         # training run is compared with the others.
@@ -166,12 +166,12 @@ class StageJob:
 
 
 def validation(folder: Path, step: int) -> Path:
-    """Path of a PPO stage's validation episodes."""
+    """Path of the episodes of a PPO stage's validation at `step`."""
     return folder / "trajectories" / f"val-{step:06d}.jsonl"
 
 
 def recorded_digest(folder: Path) -> str:
-    """The digest of a finished stage; "" if it is not finished."""
+    """The fingerprint's digest of the finished stage in `folder`; "" if it is not finished."""
     known = Manifest.read(folder)
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
@@ -201,8 +201,8 @@ def tasks_of(training: TrainingRun) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Work of a grid. tasks: the stages to run, each after its source. linked: stages that link to
-    the same stage elsewhere."""
+    """The work of a grid. tasks: the stages that run or are finished in their own folder, each after
+    the stages that it reads. linked: stages that are links to the same stage elsewhere."""
 
     tasks: list[StageJob]
     linked: list[StageJob] = field(default_factory=list)
@@ -211,8 +211,8 @@ class Plan:
 
     @property
     def missing(self) -> list[StageJob]:
-        """Tasks that are not done, and finished tasks whose result is needed but was lost, damaged
-        or changed."""
+        """Tasks that are not done, together with finished tasks whose results these need but cannot
+        read."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
@@ -225,8 +225,8 @@ class Plan:
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """Lines for --dry-run: one per stage, with the number of other stages that use it, or its
-        location elsewhere."""
+        """Lines for --dry-run, one per stage: whether it is done, and how many other stages share it
+        or where it is reused from."""
         more = Counter(self.links.values())
         own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
@@ -245,8 +245,8 @@ class Plan:
 
 
 def _whole(folder: Path) -> bool:
-    """Return whether the result of a finished stage is readable. A changed data set is not; its
-    stage reports that."""
+    """Return whether the result of a finished stage is readable. A dataset that has been changed
+    counts as unreadable; its stage reports the change."""
     try:
         return result_of(folder) is not None
     except DataError:
@@ -254,9 +254,9 @@ def _whole(folder: Path) -> bool:
 
 
 def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ()) -> Plan:
-    """Plan every stage of all training runs once. Finished stages in the folders `cache_dirs` are
-    reused in place."""
-    # Digest -> folder: stages of other experiments are found whatever their folder names.
+    """Plan the stages of all training runs, so that each different stage runs once. Finished stages
+    in the folders `cache_dirs` are reused through links."""
+    # Digest -> folder. Stages of other experiments are found by digest, whatever their folder names.
     known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[StageJob]] = {}
@@ -276,8 +276,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
         else:
             owners.setdefault(task.digest, []).append(task)
             plan.tasks.append(replace(task, episodes=_episodes(task, played)))
-        # Other training runs reuse only the episodes of the first round, since in later rounds each
-        # one plays with its own model.
+        # Other training runs can reuse only episodes of the first round. In later rounds, every
+        # training run plays with its own model.
         if _first_play(task):
             played.setdefault(
                 _selfplay_digest(task.config), same[0] if same and not own else task.folder
@@ -286,8 +286,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
 
 
 def fetch_models(trainings: Iterable[TrainingRun]) -> None:
-    """Download models and data sets from the Hub into the local cache, so that they count by
-    content."""
+    """Download models and datasets from the Hub into the local cache, so that fingerprints can hash
+    their content."""
     for training in trainings:
         if training.world_model is not None:
             fetch_content(training.world_model, "selfplay")
@@ -296,17 +296,17 @@ def fetch_models(trainings: Iterable[TrainingRun]) -> None:
 
 
 def _as_long(other: StageJob, task: StageJob) -> bool:
-    """Return whether another task of the same fingerprint provides everything that is read of this
-    one."""
-    # More PPO steps resume the same work, so the number of steps is part of the fingerprint only if
-    # a schedule depends on it. Therefore the steps are compared here.
+    """Return whether another task with the same fingerprint can stand in for this one. PPO tasks
+    must also have the same steps."""
+    # PPO can be resumed with more steps, so the number of steps is part of the fingerprint only if a
+    # schedule depends on it. Therefore the steps are compared here.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
 
 
 def _selfplay_digest(cfg: Config) -> str:
-    """The digest of self-play alone, whichever examples are made from it."""
+    """Fingerprint digest of self-play alone, without the settings that affect only examples."""
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
@@ -326,7 +326,7 @@ def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield the finished stages in and below a folder with their digests; links are not
     followed."""
     for pattern in ("", *_DEPTH):
-        # Sorted, so that the same one of two equal stages is chosen every time.
+        # Sorted, so that the choice between two equal stages is deterministic.
         for mark in sorted(root.glob(f"{pattern}{MANIFEST}")):
             if not mark.parent.is_symlink() and (digest := recorded_digest(mark.parent)):
                 yield mark.parent, digest
@@ -340,8 +340,8 @@ def own_process(errors: Path | None) -> Executor:
     """Make an executor with one worker process and a fresh interpreter. errors: the file for its
     stderr; None: this process's stderr.
 
-    Each device has its own executor: an executor with several workers would end all of them if one
-    is killed.
+    Each device has its own executor, because an executor with several workers ends all of them when
+    one is killed.
     """
     # spawn: after a fork, CUDA is unusable if the parent has initialized it, and locks that other
     # threads held stay locked.
@@ -367,7 +367,7 @@ def _follow_parent() -> None:
     if parent is None:
         return
     parent.join()
-    # After the first signal a stage saves its step. Without a stage, the signal ends the process.
+    # On the first signal, a running stage saves its step; an idle worker ends at once.
     os.kill(os.getpid(), signal.SIGTERM)
     while stoppable_now():
         time.sleep(1)
@@ -422,8 +422,8 @@ def finish_grid(
     pool: PoolOf,
     work: Work,
 ) -> TrainingError | None:
-    """Fetch the models of `trainings`, call `plan` and run its missing stages; return the error if
-    any failed."""
+    """Fetch the models of `trainings`, then call `plan` and run the missing stages of the plan.
+    Returns the error if a stage failed, None otherwise."""
     fetch_models(one for parts in trainings for one in parts)
     try:
         run_grid(plan(), devices=free_devices(parallel), pool=pool, work=work)
@@ -440,12 +440,13 @@ def run_grid(
     work: Work = do_task,
     root: Path | None = None,
 ) -> dict[int, int]:
-    """Run every task that is not done, one at a time per device, each after its source; return the
-    peak memory in bytes by process id. root: the folder of the run, for the plan.
+    """Run every missing task of the plan, one at a time per device, each after the stages that it
+    reads. Returns process id -> peak memory in bytes. root: folder in which the plan is saved.
 
-    A failed stage skips only the stages that depend on it; the others continue, on fewer workers if
-    one was killed. Raises TrainingError at the end if any failed. Raises ConfigError, before any
-    work, if a folder holds work with another fingerprint or a check of a stage fails.
+    If a stage fails, only the stages that depend on it are skipped; the others continue, on fewer
+    workers if one was killed. Raises TrainingError at the end if any stage failed. Raises
+    ConfigError, before any work, if a folder contains work with another fingerprint or a check of a
+    stage fails.
     """
     waiting = plan.missing
     peaks = dict[int, int]()
@@ -478,8 +479,7 @@ def run_grid(
         # take a while to save.
         open_workers.callback(progress.close)
         while waiting or running:
-            # A stage that depends on a failed one is skipped. The error at the end lists it as
-            # skipped.
+            # Stages that depend on a failed one are skipped, and listed as such in the final error.
             for task in [task for task in waiting if _needs(task) & failed.keys()]:
                 waiting.remove(task)
                 failed[task.folder.resolve()] = (
@@ -493,8 +493,7 @@ def run_grid(
                     future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
-            # No worker is left, because every worker was killed. Without this check the loop would
-            # never end.
+            # If every worker was killed, nothing can run, and the loop would never end.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"
@@ -519,8 +518,7 @@ def run_grid(
                 else:
                     missing.discard(task.folder.resolve())
                     pid, peak = future.result()
-                    # A worker runs several stages: its peak memory is the largest of theirs, not
-                    # the sum.
+                    # A worker runs several stages. Its peak memory is their maximum, not their sum.
                     peaks[pid] = max(peak, peaks.get(pid, 0))
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
@@ -532,11 +530,11 @@ def run_grid(
 
 
 def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> float:
-    """The time until the last missing stage ends, in the unit of `each`, which returns the time of
-    one stage.
+    """Estimate the time until the last missing stage ends. each: returns the time of one stage; the
+    result has the same unit.
 
-    Stages of one training run are sequential; those of different training runs are parallel, in the
-    order of `run_grid`.
+    Simulates the order of `run_grid`: stages of one training run are sequential, and stages of
+    different training runs run in parallel on `workers` workers.
     """
     waiting = plan.missing
     unfinished = {task.folder.resolve() for task in waiting}
@@ -554,7 +552,8 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
 
 
 def announce(plan: Plan, *, workers: int) -> list[str]:
-    """Describe a plan before it starts: a line per method, and the expected time if known."""
+    """Describe a plan before it starts, in one line per method and one with the expected time if
+    that is known. Returns no lines if nothing is missing."""
     if not plan.missing:
         return []
     methods = _planned(plan)
@@ -563,7 +562,7 @@ def announce(plan: Plan, *, workers: int) -> list[str]:
 
 
 def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
-    """The stages of every method, and whether they run."""
+    """Method -> its stages, each marked as run or reused."""
     missing = {task.folder for task in plan.missing}
     linked = {task.folder for task in plan.linked}
     methods: dict[str, list[StagePlan]] = {}
@@ -585,7 +584,8 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
     `concurrent.futures.wait` holds locks of the futures: Ctrl-C in it would leave them locked, and
     the workers' executors could never end.
     """
-    # Python drops the exception of a signal that arrives in a callback, such as that of a future.
+    # If a signal arrives during a future's callback, Python drops the exception of its handler, so
+    # the stop request is checked here.
     raise_if_asked()
     with suppress(Empty):
         return [ended.get(timeout=SECONDS_BETWEEN_LOOKS)]
@@ -593,8 +593,8 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
 
 
 def _views(plan: Plan) -> list[StageView]:
-    """The stages of every method in order, for the progress table. If a method has several rounds,
-    a stage's name ends with its round."""
+    """The stages of every method in order, for the progress table. With several rounds, names of
+    self-play and SFT stages end with the round's number."""
     methods: dict[str, list[StageJob]] = {}
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
@@ -605,7 +605,7 @@ def _views(plan: Plan) -> list[StageView]:
         rounds = max((task.round.number for task in tasks if task.round), default=1)
 
         def position(task: StageJob, last: int = rounds) -> tuple[int, int]:
-            # PPO comes after the last round.
+            # PPO is sorted after the last round.
             own = task.round.number if task.round else last + 1
             return own, list(FOLDERS).index(task.stage)
 
@@ -627,10 +627,10 @@ def _views(plan: Plan) -> list[StageView]:
 
 
 def _settle(plan: Plan) -> None:
-    """If the run starts from scratch, archive changed work with a warning; otherwise raise
-    ConfigError if there is any, linked work included. Differences in the last digits are logged
-    once."""
-    # A link's folder is checked as well as its target, because either may hold other work.
+    """Handle existing stages, linked ones included, that were made with other settings. If the run
+    starts from scratch, archives them with a warning; otherwise raises ConfigError. Differences
+    that change only the last digits of results are logged once."""
+    # Both the place and the target of a link are checked, because either may contain other work.
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
@@ -648,7 +648,7 @@ def _settle(plan: Plan) -> None:
                 archive_work(folder)
     refuse_other_work(list(stages.items()))
     for task in plan.missing:
-        if task.folder.is_symlink():  # the link's target lacks a part; only the link is removed
+        if task.folder.is_symlink():  # the target is incomplete; only the link is removed
             task.folder.unlink()
 
 
@@ -657,8 +657,8 @@ def _needs(task: StageJob) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """Make a relative link at each place, so that a grid can be moved as a whole. Whatever was
-    there is archived."""
+    """Create the links (place -> target). They are relative, so that a grid can be moved as a whole.
+    Existing files at a place are archived."""
     for place, target in links.items():
         if place.resolve() == target.resolve():
             continue
@@ -688,8 +688,8 @@ def _problem(future: Future) -> str:
 
 
 def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> list[str]:
-    """One device per process: every GPU `per_gpu` times (only the `wanted` one if it names a GPU),
-    or the CPU `parallel` times.
+    """List one device per process: every GPU `per_gpu` times, or the CPU `parallel` times if there
+    is no GPU. If `wanted` names a GPU, only this GPU is listed.
 
     Raises ConfigError if `parallel` is below 1.
     """

@@ -24,14 +24,14 @@ from spa.tables import Table
 
 SECONDS_BETWEEN_LOOKS = 1.0
 _LINE_SECONDS = (30.0, 300.0)
-"""The shortest and the longest pause in seconds between two lines of a method."""
+"""Minimum and maximum number of seconds between two lines about a method."""
 _BAR_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage of a method for display. name: as shown. folder: with its records. expected:
-    estimated seconds; None if unknown."""
+    """A stage of a method for display. name: the name to show. folder: contains the stage's records.
+    expected: estimated duration in seconds; None if unknown."""
 
     method: str
     name: str
@@ -40,7 +40,7 @@ class StageView:
 
 
 class GridProgress:
-    """Shows the progress of every method; nothing when quiet. A context manager.
+    """Context manager that shows the progress of every method, or nothing in quiet mode.
 
     workers: number of stages that run at a time. worker_errors: on a terminal, the file for the
     workers' messages, which appear above the table instead of breaking it.
@@ -67,8 +67,8 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
-            # Only `update` redraws the table, no timer does. The table disappears at the end, where
-            # the command prints its results.
+            # The table is redrawn only by `update`, not by a timer. It disappears at the end, and the
+            # command prints its results instead.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -175,7 +175,7 @@ class GridProgress:
         self, running: Collection[Path], unfinished: Collection[Path], failed: Collection[Path]
     ) -> None:
         now = time.monotonic()
-        # A run of ten minutes prints about ten lines per method, one of a day a few hundred.
+        # A run of ten minutes prints about ten lines per method; a run of a day prints a few hundred.
         shortest, longest = _LINE_SECONDS
         pause = min(max(shortest, (now - self._started) / 4), longest)
         shown = set[Path]()  # methods may share a stage

@@ -1,6 +1,7 @@
 """The methods that experiments compare: the recipe, its baselines, and the recipe with one change.
 
-Each is a few overrides of a configuration, in one table; `module:name` is the user's own `Method`.
+A method is a few overrides of a configuration. The table `METHODS` has the built-in ones; a user's
+own `Method` is named by its import path, `module:name`.
 """
 
 import logging
@@ -25,11 +26,12 @@ log = logging.getLogger(__name__)
 
 REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
-"""Methods of `spa run --method` other than SPA, which run PPO alone."""
+"""Methods that `spa run --method` accepts besides SPA. They run only PPO."""
 SHUFFLED = "_shuffled"
-"""Suffix of a method's control, whose SFT uses next states of other turns."""
+"""Suffix for the control of a method, which is fine-tuned on next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""Suffix _xN: N times the PPO steps, a baseline for methods that sample more tokens."""
+"""Matches NAME_xN: method NAME with N times the PPO steps, a baseline for methods that sample more
+tokens."""
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
@@ -168,8 +170,8 @@ _ABLATIONS: Mapping[str, Method] = {
 }
 
 _RANDOM = "generate.policy=random"
-"""For response formats that the base model may never have written: its self-play would give no
-examples."""
+"""Random play, for response formats that the base model may not be able to write. Its self-play
+would then give no examples."""
 _CHOOSE = (
     "agent_proxy.response_format=choose_plan",
     _RANDOM,
@@ -188,7 +190,8 @@ _PLAYED = (
     "generate.rounds=1",
     "generate.later_batches=null",
 )
-"""Settings of random play, for a preset whose model writes searches."""
+"""Overrides that replace written searches by random play, for a preset whose model writes
+searches."""
 
 _WRITTEN: Mapping[str, Method] = {
     "search_simulator": Method(
@@ -234,7 +237,7 @@ _WRITTEN: Mapping[str, Method] = {
         ),
         ppo=(NO_EXAMPLES,),
     ),
-    # The format and the replay of smol_frozen_lake_states, with the other settings of the searches.
+    # As in the preset smol_frozen_lake_states for format and replay, otherwise as for the searches.
     "random_states": Method(
         description="world-model SFT on conversations with random actions, then PPO with replayed "
         "examples (written states instead of a written search)",
@@ -352,7 +355,8 @@ METHODS: Mapping[str, Method] = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods: built-in ones, followed by those that other packages register."""
+    """The names of all methods: first built-in methods, then methods that other packages
+    register."""
     return list(dict.fromkeys((*METHODS, *plugins("methods"))))
 
 
@@ -362,11 +366,11 @@ def methods() -> dict[str, Method]:
 
 
 def method(name: str) -> Method:
-    """The method with this name, or the user's own as `module:name`, which may be in the working
-    directory. NAME_shuffled is the shuffled control of a fine-tuned method, NAME_xN a method with N
+    """Look up a method by name. `module:name` loads the user's own, also from the working directory;
+    NAME_shuffled is the shuffled control of the fine-tuned method NAME, and NAME_xN is NAME with N
     times the PPO steps.
 
-    Raises ConfigError that suggests the nearest name if there is none.
+    Raises ConfigError, with the nearest known name, if there is no such method.
     """
     if name in METHODS:
         return METHODS[name]
@@ -417,8 +421,8 @@ def _control(plain: str) -> Method:
         chosen,
         description=f"control of the method {label(plain)}, with next states of other turns in all "
         "world-model examples",
-        # A control keeps all changes of its method. The shuffling comes after `overrides`, so that
-        # none of these undoes it.
+        # A control keeps all changes of its method. The shuffling comes last, so that no other
+        # override undoes it.
         overrides=(*chosen.overrides, *METHODS["spa_shuffled"].overrides),
     )
 
@@ -435,13 +439,14 @@ def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
 
 
 def label(name: str) -> str:
-    """Name of a method in folders and tables: for a user's own method, its name in the module."""
+    """Name of a method in folders and tables. For `module:name`, this is the part after the
+    colon."""
     return name.rpartition(":")[2]
 
 
 def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
-    """Overrides that give PPO groups of `size` episodes, with as many episodes per tag and step as
-    in `cfg`. Raises ConfigError if `size` does not divide their number."""
+    """Overrides that set PPO's group size to `size` and keep the number of episodes per tag and step
+    of `cfg`. Raises ConfigError if `size` does not divide that number."""
     train = cfg.es_manager.train
     counts = [groups * train.group_size for groups in train.env_configs.n_groups or ()]
     for tag, episodes in zip(train.env_configs.tags, counts, strict=True):
@@ -455,7 +460,7 @@ def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
         f"es_manager.train.env_groups={sum(groups)}",
         f"es_manager.train.group_size={size}",
         f"es_manager.train.env_configs.n_groups={groups}",
-        # Self-play uses these groups, too, because its own size would have to divide that of PPO.
+        # Self-play uses the same group size: a size of its own would have to divide PPO's.
         "generate.group_size=null",
     )
 
@@ -467,13 +472,14 @@ def _read(preset: str, overrides: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
-    """The configuration of training run number `seed`. Cached, because a grid requests the same one
-    often and loading is slow."""
+    """The configuration of training run number `seed`. Cached, because loading is slow and a grid
+    requests the same configuration often."""
     return seeded(_read(preset, overrides), seed)
 
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
-    """The configuration of a method in `folder`, inside the experiment's folder `root`."""
+    """Return `cfg` with all paths set for method `name` in `folder`, inside the experiment's folder
+    `root`."""
     # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
     configured = replace(
@@ -495,9 +501,10 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
 
 
 def of_comparison(cfg: Config) -> Config:
-    """Configuration of the spa run inside a comparison, if `cfg` describes a comparison's folder.
+    """If the run folder of `cfg` is a comparison, return the configuration of its method `spa`.
 
-    Otherwise `cfg` is returned unchanged, also if it has stages of its own or outside the folder.
+    Otherwise return `cfg` unchanged; likewise if the run has stages of its own, or stages outside
+    the folder.
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)

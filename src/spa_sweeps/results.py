@@ -1,5 +1,5 @@
-"""Compute the numbers of finished training runs: Pass@k with intervals, paired differences, curves,
-verdicts, and one summary."""
+"""Compute the results of finished training runs: Pass@k, paired differences with intervals, curves,
+and the summary of a comparison."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from spa_sweeps.compare import Comparison
 
 KS = (1, 8)
-# Decimals of a stored mean. Tables round it again: with 4 decimals 43.945 % would print as 44.0.
+# Decimals of a stored mean. Tables round again, so with 4 decimals 43.945 % would print as 44.0.
 DIGITS = 6
 IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
-"""Shares of turns in validation, with their names for readers."""
+"""Metrics of validation turns, with their display names."""
 Curve = dict[int, tuple[float, float | None]]
-"""Validation step -> Pass@1 and Pass@8."""
+"""Validation step -> (Pass@1, Pass@8); Pass@8 is None if there are too few attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +50,15 @@ class SeedResult:
 def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
     """Read the results of training run number `seed`; None if it is not finished.
 
-    Raises DataError if a file that is read has another size than the stage wrote.
+    Raises DataError if the size of a result file differs from the size that the stage recorded.
     """
     tasks = tasks_of(training)
     if not all(task.done for task in tasks):
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # A training run that continues for equal total episodes is also compared at the step where the
-    # others stop.
+    # A training run that continues until total episodes are equal is also compared at the step where
+    # the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
@@ -113,8 +113,8 @@ def _world_model(path: Path) -> dict[str, float]:
 
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
-    """Accuracy on held-out puzzles, as `<name>_before` and `<name>_after` PPO; empty if responses
-    contain no states."""
+    """Accuracies on held-out puzzles as `<name>_before` and `<name>_after` (PPO), with the names in
+    IN_PLAY; empty if responses contain no states."""
     lines = {line["step"]: line for _, line in read_lines(path)}
     return {
         f"{name}_{moment}": round(value, 4)
@@ -125,8 +125,8 @@ def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
 
 
 def read_curve(path: Path) -> Curve:
-    """Pass@1 and Pass@8 (None with too few attempts) of every validation in a `metrics.jsonl`,
-    averaged over environment tags."""
+    """Read Pass@1 and Pass@8 of every validation from a `metrics.jsonl`, averaged over environment
+    tags."""
     curve: Curve = {}
     for _, line in read_lines(path):
         rates = [_mean_of(line, f"pass@{k}") for k in KS]
@@ -147,7 +147,7 @@ def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
 
 
 def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
-    """Unbiased Pass@k of every puzzle with at least k attempts."""
+    """Puzzle -> unbiased Pass@k, for puzzles with at least k attempts."""
     return {name: float(pass_at_k(n, c, k)) for name, (n, c) in puzzles.items() if n >= k}
 
 
@@ -177,9 +177,12 @@ def difference(
 def summarize(
     made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The content of summary.json. With one seed, `methods` is at the top level. With several it is
-    in `seeds`, and the mean over seeds is at the top level. before: the previous summary, whose
-    seconds are added and whose peak memory counts if larger."""
+    """Compute the content of summary.json. The top level has the mean over seeds; with several
+    seeds, `seeds` has the results of each.
+
+    before: the previous summary; its seconds are added to `seconds`, and the larger peak memory is
+    kept.
+    """
     seeds_of = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
     seeds = [
         {
@@ -225,7 +228,8 @@ def _description(arm: Any) -> str:
 
 
 def _means(result: SeedResult) -> dict[str, dict[str, float]]:
-    """Pass@1 and Pass@8 of each moment; Pass@8 only if every puzzle has enough attempts."""
+    """Mean Pass@1 and Pass@8 for `before`, `after` and `after_total`. Pass@8 is left out unless every
+    puzzle has enough attempts."""
     out: dict[str, dict[str, float]] = {}
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
@@ -241,8 +245,8 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 def _differences(
     made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
 ) -> dict[str, Any]:
-    """Pass@1 of the reference minus that of each other method, with a 95 % interval. If all methods
-    continue to equal total episodes, the reference's final result is used there, too."""
+    """Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At equal total
+    episodes, the reference counts with its own longer training if it has any."""
     out: dict[str, Any] = {}
     reference = seeds_of[made.reference]
     longest = (
@@ -272,8 +276,8 @@ def _began_ppo(training: TrainingRun) -> bool:
 
 
 def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
-    """Number of tokens that the model sampled in self-play and PPO, as a mean over seeds: up to the
-    moment `after`, and up to the end of PPO (`longer`) if it continued."""
+    """Mean number of tokens per seed that the model sampled in self-play and PPO. `after`: up to the
+    step at which methods are compared. `longer`: up to the end of PPO, if it continued."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
         used = {step: so_far.tokens for step, so_far in budget(training).items()}
@@ -285,8 +289,8 @@ def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
 
 
 def episodes_played(training: TrainingRun) -> dict[str, int]:
-    """Number of episodes of PPO up to the moment `after` (`ppo`) and of self-play; if PPO
-    continued, also of all of PPO (`ppo_longer`)."""
+    """Numbers of training episodes. `ppo`: up to the step at which methods are compared. `self_play`:
+    in self-play. `ppo_longer`: in all of PPO, if it continued."""
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
@@ -305,8 +309,8 @@ def episodes_played(training: TrainingRun) -> dict[str, int]:
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of trees of numbers. Leaves out a number that any of them lacks, such as Pass@8 if
-    an attempt failed: its mean would be over fewer seeds than that of Pass@1."""
+    """Average nested dicts of numbers. A number that any seed lacks is left out (such as Pass@8, if
+    an attempt failed), because its mean would be over fewer seeds than the other means."""
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
@@ -318,8 +322,8 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """Seconds of each stage of each method, summed over seeds. A linked stage counts for every
-    method that needs it, with its time where it ran."""
+    """`<method>/<stage>` -> seconds, summed over seeds. A shared stage counts for every method that
+    uses it."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:

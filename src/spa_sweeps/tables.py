@@ -11,8 +11,8 @@ from spa_report.results import all_recorded
 from spa_sweeps.results import IN_PLAY
 
 MORE_STEPS = 1.25
-"""Safety factor for the steps of a baseline with equal sampled tokens: responses become shorter
-during training, so the measured ratio is too low."""
+"""Safety factor for the number of steps of a baseline that should sample as many tokens as SPA.
+Responses become shorter during training, so the measured ratio is too low."""
 
 REFERENCE_LABELS = {
     "random": "random",
@@ -20,7 +20,7 @@ REFERENCE_LABELS = {
     "look_ahead": "one-step look-ahead",
     "optimum": "optimum",
 }
-"""Names of the reference policies in `summary.json`, and for readers."""
+"""Names of the reference policies in `summary.json` -> display names."""
 
 
 def print_table(summary: dict[str, Any]) -> None:
@@ -113,8 +113,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
 
 
 def equal_tokens(summary: dict[str, Any]) -> str | None:
-    """Suggest a baseline that samples as many tokens as the recipe; None if it is already included,
-    or if the recipe samples no more than the baselines."""
+    """Suggest a baseline that samples as many tokens as SPA; None if a baseline already does, or if
+    the comparison lacks spa or vanilla."""
     tokens = {
         arm: used["after"]
         for arm, used in summary.get("sampled_tokens", {}).items()
