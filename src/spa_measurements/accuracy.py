@@ -41,11 +41,11 @@ def prediction_report(
 ) -> dict[str, Any]:
     """Compute all accuracies of one environment tag, JSON-ready.
 
-    A malformed response is wrong. Every puzzle has the same weight in `observation_exact` and
-    `prediction_exact`, whose intervals are bootstrapped over puzzles, and in the baselines and
-    `ceiling` to compare them with. Other shares are over all questions. `cell_accuracy` and the
-    scores of changed cells are pooled over all cells. `baselines.copy` predicts that nothing
-    changes, `baselines.other_state` predicts the next state of another question.
+    A malformed response counts as wrong. Every puzzle has the same weight in `observation_exact`,
+    in `prediction_exact` (also of the baselines), and in `ceiling`. Intervals are bootstrapped over
+    puzzles. Other shares are over all questions. `cell_accuracy` and the scores of changed cells
+    are pooled over all cells. `baselines.copy` predicts that nothing changes,
+    `baselines.other_state` predicts the next state of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
     report: dict[str, Any] = {

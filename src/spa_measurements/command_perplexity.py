@@ -14,14 +14,15 @@ DEFAULT_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku")
 
 
 def evaluate_states(model: str, options: argparse.Namespace) -> None:
-    """Measure, write the result and print a table. Raises SpaError for errors that the user can
-    fix."""
+    """Measure the perplexity of states under a model, write the result and print a table. Raises
+    SpaError for errors that the user can fix."""
     from spa.config.load import load_config
     from spa.recipes.policies import find_target
     from spa_measurements.measure_perplexity import measure_perplexity
 
     target = find_target(model)
-    # Models without a configuration of their own are compared on the same prompts.
+    # Models without a configuration of their own all use `base`, so that they are compared on the
+    # same prompts.
     cfg = load_config(options.config or target.config or "base", options.overrides)
     states = options.states or 100
     folder = (target.run or Path(cfg.trainer.run_dir)) / "eval"

@@ -10,8 +10,8 @@ from spa.tables import Table
 
 
 def evaluate_world_model(model: str, options: argparse.Namespace) -> None:
-    """Evaluate, write the result and print a table. Raises SpaError for errors that the user can
-    fix."""
+    """Measure the accuracy of a model as a world model, write the result and print a table. Raises
+    SpaError for errors that the user can fix."""
     from spa.api.evaluation import plan_evaluation
     from spa_measurements.measure_world_model import measure_world_model
 

@@ -86,11 +86,10 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Table of the grid symbols that may occur at a cell with the entities that a sentence places
-    there, learned from true states.
+    """Check of a state's grid against its coordinate sentence, learned from true states.
 
-    offset: first index of the sentence's cells, 0 or 1. pairs: the (entities at a cell, symbol
-    drawn there) that occur.
+    offset: number of the first row and column in the sentence, 0 or 1. pairs: for every cell of
+    every true state, the entities that the sentence places there and the grid symbol.
     """
 
     offset: int
@@ -113,7 +112,8 @@ class Agreement:
         return min(tables, key=lambda table: len(table.pairs))
 
     def holds(self, text: str) -> bool:
-        """Return whether the grid and the sentence of a state can both be true."""
+        """Return whether a state has a grid and a sentence, and all of their pairs occur in true
+        states."""
         return (
             bool(grid_cells(text))
             and bool(sentence_entities(text))

@@ -90,7 +90,7 @@ def perplexity_of_tag(
 
 
 def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:
-    """State texts that differ in this environment."""
+    """Return all state texts if they differ in this environment, otherwise only the grid."""
     replay(env, situations[0])
     return TEXTS if len({env.state_text(text) for text in TEXTS}) > 1 else ("grid",)
 

@@ -65,7 +65,8 @@ class Asking:
     def ask(
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
     ) -> list[Response | None]:
-        """Ask one question per situation, about the state that is shown."""
+        """Ask one question per situation, with `shown[i]` as the state in the prompt. step: the
+        step of the open-loop rollout, which selects the sampling seeds."""
         return ask(
             self.engine,
             self.sampling,
@@ -142,11 +143,11 @@ def measure_world_model(
 def find_situations(
     asking: Asking, tag: str, count: int, known: frozenset[str]
 ) -> tuple[list[Situation], bool]:
-    """Find `count` states of different puzzles that are not in `known`. Also returns whether the
-    environment has random outcomes.
+    """Find `count` states of different puzzles outside `known`, or of any puzzles in an environment
+    with `finite_puzzles`. Also returns whether the environment has random outcomes.
 
     In an environment with random outcomes, all situations are at the start of a puzzle, so that
-    outcomes can be sampled again for the ceiling.
+    outcomes can be sampled again for the ceiling. Raises DataError if too few states are found.
     """
     env = asking.worker.make_env(tag)
     prompter = asking.worker.prompters[tag]
@@ -303,7 +304,7 @@ def likelihood(
     responses: list[Response],
 ) -> dict[str, Any]:
     """Likelihood of the transitions that random play took, as computed by `likelihood_report`;
-    empty if the response format has no prediction."""
+    empty if the thoughts of the response format already contain the prediction."""
     form = format_of(cfg.agent_proxy.response_format)
     if form.asked_plan(()) is None:
         return {}

@@ -1,4 +1,4 @@
-"""The name under which verifiers finds spa's games: `vf-eval spa-verifiers`. See
+"""Package under whose name verifiers loads spa's games: `vf-eval spa-verifiers`. The code is in
 spa_integrations.export.verifiers."""
 
 from spa_integrations.export.verifiers import ChatHarness, SpaEnv, SpaTaskset

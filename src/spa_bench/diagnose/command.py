@@ -85,8 +85,8 @@ def diagnose_run(folder: Path) -> list[str]:
 
 
 def game_of(name: str, config: str, overrides: list[str]) -> "Game":
-    """The game of a tag with its limits, or of a type without limits. Raises ConfigError, also for
-    games with several players."""
+    """Return the game of an environment tag with its limits, or of an environment type without
+    limits. Raises ConfigError for an unknown name and for a game with several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
     from spa_bench.diagnose.replay import Game

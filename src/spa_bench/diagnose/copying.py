@@ -1,8 +1,9 @@
-"""Split the cross-entropy of states into learned dynamics and copies of the state before.
+"""Split the cross-entropy of predicted states into copied and changed tokens, to tell learned
+dynamics from copying.
 
 A token of a predicted state is `copied` if every cell or word in it was at the same position in the
-state before, and `changed` otherwise. A model that learns to copy lowers the cross-entropy of the
-first kind, and writes fewer tokens of the second.
+state before, and `changed` otherwise. A model that learns to copy lowers the cross-entropy of
+copied tokens, and writes fewer changed tokens.
 """
 
 import math
@@ -37,11 +38,11 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
 
     `why_not`: why there is no result, or "". `steps`: one row per step, grouped by split (`train`,
     `val`, "" in other stacks' files). A row has `step` and, for each of KINDS, `tokens`, `nll`
-    (mean, nats) and `right` (share among those with a known truth; None without any). `falls`:
-    `fall` from the first step to the last.
+    (mean, nats) and `right` (share of correct tokens among those whose true state is known; None if
+    there are none). `falls`: split -> the result of `fall` for its first and last step.
 
-    A sampled token's log-prob is that of what the model wrote, not of the truth, so read it
-    together with `right`.
+    A sampled token's log-prob is about the text that the model wrote, not about the true state, so
+    read it together with `right`.
     """
     # Log-probs can be assigned to states only if there is one for each token.
     scored = [
@@ -93,7 +94,8 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     for turn, span in enumerate(spans):
         response = [ids[place] for place in span]
         text = _text(tokenizer, response)
-        # The true states if the record has them, otherwise the response's own observation.
+        # Compare with the true states if the rollout has them, otherwise with the response's own
+        # observation.
         known = turn + 1 < len(rollout.states)
         if rollout.cut and not known:
             continue
@@ -160,9 +162,9 @@ def _kind(tokens: Sequence[StateToken]) -> dict[str, Any]:
 
 
 def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
-    """The decrease of the mean over all state tokens between two rows of `state_likelihood`, split
-    into parts. `changed` and `copied`: these tokens became more likely. `mixture`: the share of the
-    more likely kind grew.
+    """Split the decrease of the mean negative log-likelihood of state tokens, between two rows of
+    `state_likelihood`, into parts. `changed` and `copied`: the part due to tokens of this kind
+    becoming more likely. `mixture`: the part due to a growing share of the more likely kind.
 
     The parts add up to `total`: each kind's decrease is weighted by its mean share, each kind's
     share by its mean likelihood (Kitagawa's decomposition). A kind without tokens at one end takes

@@ -70,7 +70,8 @@ def metrics_row(report: Mapping[str, Any]) -> Row:
         row["rollout/groups"] = score["groups"]
         row["rollout/groups_zero_std"] = score["groups_without_spread"]
         row["rollout/in_group_std"] = score["in_group_std"]
-    # A response that lacks several blocks is malformed once; the worst block is a lower bound.
+    # A response that lacks several blocks is malformed only once, so the count of the worst block
+    # is a lower bound.
     if form["tags"]:
         worst = max(tag["broken"] + tag["lacking"] for tag in form["tags"].values())
         row["train/rollouts/episodes"] = report["rollouts"]
@@ -140,7 +141,7 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
 
 
 def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
-    """Split the tokens into runs that are trained, or not trained, as a whole."""
+    """Split the tokens where the mask changes. Returns (trained, token ids) pairs."""
     pairs = zip(mask, ids, strict=True)
     return [
         (trained, [token for _, token in run]) for trained, run in groupby(pairs, itemgetter(0))
@@ -148,13 +149,13 @@ def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int
 
 
 def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
-    """The runs of trained tokens."""
+    """Return the runs of trained tokens."""
     return [span for trained, span in _runs(ids, mask) if trained]
 
 
 def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
-    """Find responses whose sampled ids differ from those of their text tokenized again: log-probs
-    of such tokens belong to text that the model did not write."""
+    """Find responses whose token ids change when their text is tokenized again. Log-probs of the
+    new ids belong to tokens that the model did not sample."""
     spans = 0
     changed = []
     for rollout in rollouts:
@@ -170,8 +171,9 @@ def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Mean and standard deviation, groups of a training step without reward variance (from which a
-    group baseline learns nothing), and the mean by turn."""
+    """Return the mean and standard deviation of the rewards, and the mean by turn. Also count the
+    groups of training steps, and those without reward variance, from which a group baseline learns
+    nothing."""
     # The training step is part of the key: the same puzzle may occur again at a later step, with
     # another policy.
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
@@ -199,8 +201,9 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """For every tag that occurs: the number of responses with it, of those where it is not one
-    closed block, and of responses that lack it although an earlier message asks for it."""
+    """Count all responses, the empty ones, and the responses by tag. For every tag that occurs,
+    `responses` have the tag, `broken` ones do not have exactly one closed block of it, and
+    `lacking` ones omit it although an earlier message asks for it."""
     responses = [response for rollout in rollouts for response in rollout.responses]
     tags = {}
     for tag in TAGS:
@@ -248,9 +251,10 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Entropy of first responses in bits, over all and within groups, and the difference of the
-    two: the mutual information of response and prompt (plug-in estimate, so too high for small
-    groups). Uses answers if there are answer blocks, otherwise whole responses."""
+    """Return the entropy in bits of the first responses, over all rollouts (`entropy`) and within
+    groups (`within_groups`). Their difference (`information`) is the mutual information of response
+    and prompt (plug-in estimate, so too high for small groups). Uses answers if there are answer
+    blocks, otherwise whole responses."""
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.responses:

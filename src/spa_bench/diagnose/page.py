@@ -11,8 +11,8 @@ from spa_report.charts import Chart, Series
 
 
 def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
-    """Render the result of `spa_bench.diagnose.findings.diagnose` as one HTML page that loads
-    nothing. All text of rollouts is escaped."""
+    """Render the result of `spa_bench.diagnose.findings.diagnose` as one self-contained HTML page.
+    All text of rollouts is escaped."""
     count = len(report["findings"])
     what = f"{count} finding{'s' if count > 1 else ''}" if count else "No problems found"
     stacks = ", ".join(f"{name} {number}" for name, number in report["stacks"].items())

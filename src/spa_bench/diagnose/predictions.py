@@ -1,5 +1,5 @@
-"""Compare predicted states of rollouts with the true ones: how often they are right, and how that
-falls with the number of actions ahead."""
+"""Compare the predicted states of rollouts with the true states: how often predictions are correct,
+and how accuracy falls with the number of actions ahead."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,8 @@ _MOST = 1000  # limit of the actions that are counted in an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a response predicts. before, after: the true states around the turn; None if
-    unknown."""
+    """A state that a response predicts. before, after: the true states before and after the turn;
+    None if unknown."""
 
     turn: int  # from 0
     # number of executed actions; if unknown, the number in the answer; None without an answer
@@ -44,14 +44,14 @@ def predictions(rollout: Rollout) -> Iterator[Prediction]:
 
 
 def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
-    """Each response with its turn and its index in the chat."""
+    """Yield (turn from 0, index in the chat, text) for each response."""
     places = (index for index, (role, _) in enumerate(rollout.chat) if role == "assistant")
     return ((turn, place, rollout.chat[place][1]) for turn, place in enumerate(places))
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Return whether a text equals this recorded state or, without recorded states, is contained in
-    this message; None if neither exists."""
+    """Return whether a text equals the recorded state number `state` or, without recorded states,
+    occurs in the message number `message`; None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or rollout.cut or not 0 <= message < len(rollout.chat):
@@ -70,8 +70,9 @@ def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
 
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Counts of observations and predictions, and of right ones, by the recorded true states or
-    else by whether the messages before and after the response contain the text. `copied`: number of
+    """Count the observations and predictions that can be judged, and the correct ones
+    (`observation_right`, `prediction_right`). They are compared with the recorded true states or,
+    without those, searched for in the message before or after the response. `copied`: number of
     judged predictions that repeat the observation."""
     counts: Counter[str] = Counter()
     for rollout in rollouts:
@@ -93,13 +94,14 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
-    """Accuracy of predictions by distance: `by_actions`, with k actions between the two states, and
-    `by_turn`.
+    """Return the accuracy of predictions by the number of actions k between the two states
+    (`by_actions`), and by turn (`by_turn`).
 
-    Each row has `at` (k, or the turn from 1), `predictions`, and the number of them that are
-    `right`. If true states are known, also `with_states`, `cells_wrong` (share of cells and words
-    that differ from the true state, as in `spa.worldmodel.accuracy`), and `copy_right` and
-    `copy_cells_wrong`, the scores of repeating the state before.
+    Each row has `at` (k, or the turn from 1), `predictions` (their number) and `right` (the number
+    of correct ones). If true states are known, it also has `with_states` (the number of predictions
+    with a true state before and after). `cells_wrong` is the share of cells and words that differ
+    from the true state, as in `spa.worldmodel.accuracy`. `copy_right` and `copy_cells_wrong` are
+    the number and share for copies of the state before the actions.
     """
     held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]
     return {

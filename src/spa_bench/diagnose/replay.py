@@ -1,5 +1,5 @@
-"""Replay the actions of a rollout in its game, to get the true states and to compare them with the
-record."""
+"""Replay the actions of a rollout in its game, to obtain the true states and compare them with the
+recorded rollout."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ class Game:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A rollout with the states and actions of its replay, as far as they agree with the record.
-
-    by: what was compared: recorded "states" or "rewards", or the "text" of messages; "" if nothing
-    can be compared. If the rollout was not replayed, "seed" (it has no seed) or "tag" (it is from
-    another game). differs: the first turn (from 1) that begins in another state than recorded, or
-    follows a turn with another reward; None if all agree. fault: the game's error.
-    """
+    """A replayed rollout. rollout: the rollout with the states and actions of the replay, up to the
+    first difference from the record. by: what the replay was compared with: the recorded "states"
+    or "rewards", or the "text" of messages; "" if the rollout has none of these. For a rollout that
+    was not replayed, `by` is the reason: "seed" (it has no seed) or "tag" (it is from another
+    game). differs: the first turn (from 1) whose state before it differs from the record, or whose
+    previous turn has a different reward; None if there is none. fault: the error that the game
+    raised; "" if none."""
 
     rollout: Rollout
     by: str
@@ -53,8 +53,9 @@ class _Step:
 
 
 def replayed(rollout: Rollout, game: Game) -> Replay:
-    """Replay a rollout's puzzle with the recorded actions, or else with those in the responses'
-    answers, or else with whole responses."""
+    """Replay a rollout's puzzle with the recorded actions. If none are recorded, actions are read
+    from the answer blocks of the responses; a response without an answer block is itself the
+    action."""
     if rollout.tag in game.others:
         return Replay(rollout=rollout, by="tag")
     if rollout.seed is None:
@@ -75,12 +76,12 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
 
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:
-    """Each turn with the state before it, and the last state; shorter than the record if the game
-    ends earlier."""
+    """Play the rollout. Returns one step per turn, with the state before it, and a last step with
+    the final state only; fewer turns than recorded if the game ends earlier."""
     env = game.env
     steps = list[_Step]()
     left = game.max_actions_per_traj
-    # A validation episode may have another puzzle with the same seed.
+    # With the same seed, validation may have another puzzle than training.
     options: dict[str, Any] = {"validation": rollout.split == "val"}
     if rollout.noise_seed is not None:
         options["noise_seed"] = rollout.noise_seed
@@ -148,7 +149,7 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
 
 
 def _messages(rollout: Rollout) -> list[str]:
-    """The text before each response."""
+    """Return, for each response, the text of all messages since the previous response."""
     texts = list[str]()
     since = ""
     for role, text in rollout.chat:

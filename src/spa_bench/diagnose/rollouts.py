@@ -1,8 +1,8 @@
-"""Rollouts of other stacks as one record: verifiers, TRL, OpenEnv through TRL, verl and RAGEN
-dumps, plain chats, ours.
+"""Read the rollouts of several training stacks into one record: verifiers, TRL, OpenEnv through
+TRL, dumps of verl and RAGEN, plain chats, and episodes of spa.
 
-A file is JSON lines, one JSON list, or a parquet table. What a row is, its keys say; a column of
-lists (TRL's batches) becomes rows.
+A file is JSON lines, one JSON list, or a Parquet table. The keys of a row show which stack wrote
+it. A batch whose columns are lists (TRL) is split into rows.
 """
 
 import json
@@ -41,7 +41,8 @@ _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One episode. Tokens are those after the prompt; `mask` is True where a token is trained on."""
+    """One episode. `token_ids` are the tokens after the prompt; `mask` is True where a token is
+    trained on."""
 
     where: str  # file and row
     stack: str
@@ -56,8 +57,8 @@ class Rollout:
     states: tuple[str, ...] = ()  # the true state before each response, and the last state
     # number of responses whose tokens in the next prompt are not the sampled tokens
     replaced: int = 0
-    # one per token of `token_ids`; 0 where nothing was sampled. An unknown
-    # log-prob is NaN in episodes of spa, and 0 in those of other stacks.
+    # one per token of `token_ids`: usually 0 for tokens that were not sampled, NaN where the stack
+    # recorded no number
     logprobs: tuple[float, ...] | None = None
     # the actions that the environment executed for each response; empty if they are not recorded
     actions: tuple[tuple[str, ...], ...] = ()
@@ -75,12 +76,12 @@ class Rollout:
 
 
 def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
-    """Every rollout of a file, or of all `*.jsonl` files of a folder; where it has none, of its
-    `*.parquet` files, and else of its `*.json` files. Stacks write settings as JSON next to their
-    rollouts.
+    """Read every rollout of a file or folder. In a folder, read the `*.jsonl` files; without these,
+    the `*.parquet` files; without both, the `*.json` files. JSON comes last, because stacks write
+    settings as JSON next to their rollouts.
 
-    Raises DataError that names file and row if it cannot be read, or if a row has no messages, text
-    or tokens.
+    Raises DataError if there is no such file. Also raises DataError, which names file and row, if a
+    file cannot be read or if a row has no messages, text or tokens.
     """
     path = Path(path)
     files = [path]
@@ -136,7 +137,8 @@ def _file(file: Path) -> Iterator[Rollout]:
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows, a batch at a time: a small file may hold much that repeats itself."""
+    """Yield the rows, read a batch at a time: a small file of repetitive data may fill the
+    memory."""
     try:
         with parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(_BATCH):
@@ -173,7 +175,8 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
 
 
 def _unbatched(row: Any) -> list[Any]:
-    """The rows of a batch in columns: TRL's rollout functions return such."""
+    """Split a batch in columns, as returned by TRL's rollout functions, into rows. Any other row is
+    returned as the only one."""
     ids = row.get("completion_ids") if isinstance(row, Mapping) else None
     # A list of lists is a batch: one inner list per rollout.
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
@@ -188,7 +191,7 @@ def _unbatched(row: Any) -> list[Any]:
 
 
 def read_row(row: Any, where: str) -> Rollout:
-    """One rollout of the row of a file. Raises DataError if it has neither messages nor text nor
+    """Read a row of a file as one rollout. Raises DataError if it has neither messages nor text nor
     tokens."""
     if isinstance(row, list):
         row = {"messages": row}
@@ -264,9 +267,9 @@ def read_row(row: Any, where: str) -> Rollout:
 
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
-    """A trace of verifiers 0.4: messages as nodes of a tree, of which the last branch is read;
-    tokens from the first response on. A response that was tokenized again for the next request is a
-    node that was not sampled."""
+    """Read a trace of verifiers 0.4. Its messages are the nodes of a tree, of which the last branch
+    is read. Tokens are read from the first response on. A response that was tokenized again for the
+    next request is a node that is not marked as sampled."""
     nodes = row["nodes"]
     path = []
     # The last branch is followed from its leaf to the root. The bound ends the loop if the parents
@@ -310,13 +313,14 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
 
 
 def _spread(node: Mapping[str, Any]) -> list[float]:
-    """The log-probs of a node, which has one for each trained token, on all of its tokens."""
+    """Expand the log-probs of a node, one per trained token, to all of its tokens; the other tokens
+    get 0."""
     scores = iter(node.get("logprobs") or ())
     return [_score(next(scores, None)) if trained else 0.0 for trained in node.get("mask") or ()]
 
 
 def _score(value: Any) -> float:
-    """NaN where a stack has recorded none."""
+    """Return a log-prob as a float; NaN if the stack recorded no number."""
     return float(value) if _is_number(value) else math.nan
 
 
@@ -337,10 +341,10 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         stack="spa",
         chat=_chat(row["messages"], "user"),
         group=str(row.get("puzzle_hash")),
-        # Several groups of a step may have one puzzle.
+        # Several groups of a step may have the same puzzle.
         batch_group=f"{row.get('tag')} {row.get('group')}",
-        # An episode that ended with an error has no
-        # reward, but its turns count in the means by turn.
+        # An episode that ended with an error has no reward, but its turns count in the means by
+        # turn.
         reward=None if row.get("stop") == "error" else sum(rewards),
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),
@@ -355,8 +359,8 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
 
 
 def _chat(value: Any, role: str) -> Chat:
-    """Messages of a list (`role` and `content`, or `from` and `value`), or of a text: ChatML is
-    taken apart, any other is one message of `role`."""
+    """Return the messages in a list (with `role` and `content`, or `from` and `value`) or in a
+    text. ChatML text is split into its messages; any other text becomes one message with `role`."""
     if isinstance(value, str):
         # The generation prompt is part of the input, so verl's output begins inside the assistant's
         # message.
@@ -383,8 +387,8 @@ def _chat(value: Any, role: str) -> Chat:
 
 
 def _split(chat: Chat) -> Chat:
-    """TRL's tables and verl's dumps hold an episode of several turns as one response, without the
-    special tokens around its messages."""
+    """Split a single response into messages. TRL's tables and verl's dumps store an episode of
+    several turns as one response, without the special tokens around its messages."""
     if len(chat) != 1:
         return chat
     # `split` also returns the captured roles: text, role, text, … The first text is a response and
@@ -415,7 +419,8 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
 def _logprobs(
     row: Mapping[str, Any], ids: tuple[int, ...] | None, mask: tuple[bool, ...] | None
 ) -> tuple[float, ...] | None:
-    """Values for every token or every trained token; None for any other number of values."""
+    """Return one log-prob per token, from a row that has one for every token or for every trained
+    token; None for any other number of values."""
     values = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
     if (
         values is None
@@ -429,7 +434,8 @@ def _logprobs(
 
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
-    """An integer of a record, or of the data that stacks keep with it."""
+    """Return the first integer found under `names`, in the row or in the extra data that stacks
+    store with it; None if there is none."""
     # The row itself comes first, then the data of verifiers (`info`) and of verl (`extra_info`).
     places = [
         row,
@@ -440,6 +446,5 @@ def _number(row: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is a number to compute with: no NaN, nothing infinite or beyond the range
-    of a float."""
+    """Return whether a value is a finite number within the range of a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

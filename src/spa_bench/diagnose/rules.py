@@ -1,11 +1,11 @@
 """Rules that diagnose why the reward does not rise. Pure functions.
 
-Two readers share them: `spa doctor RUN` reads the metrics of a run, `spa diagnose` reads rollouts.
-Both provide rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
+Two commands share them: `spa doctor RUN` reads the metrics of a run, and `spa diagnose` reads
+rollouts. Both provide rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
 
-Limits follow the healthy ranges of the reference of metrics. The limits of the update are about a factor of
-4 outside the values of 29 recorded healthy runs. Their mean sizes of `actor/ppo_kl` are 0.00006 to
-0.006, their peaks up to 0.058, and their mean clipped shares up to 0.005.
+Limits follow the healthy ranges in the metrics reference. The limits for updates are about a factor
+of 4 outside the values of 29 recorded healthy runs. In these runs, the mean absolute `actor/ppo_kl`
+is 0.00006 to 0.006, its peak is at most 0.058, and the mean clipped share is at most 0.005.
 """
 
 import math
@@ -21,7 +21,7 @@ ERRORS = 0.5  # share of episodes that failed with an error
 CUT_OFF = 0.1  # share of responses that hit the length limit
 FORMAT = 0.9  # share of well-formed responses
 ZERO_VARIANCE = 0.75  # share of groups whose episodes all have one score
-SOLVED = 0.9  # success from which on equal groups and a low entropy are no fault
+SOLVED = 0.9  # success rate from which equal scores in a group and low entropy are no fault
 ENTROPY = 0.02  # nats per token; responses that copy states have little more
 ENTROPY_NARROWED = 0.1  # with a sampling setting that narrows the policy
 ENTROPY_LEFT = 0.25  # of the first entropy
@@ -31,7 +31,7 @@ TERM_SIZE = 0.05  # a smaller term does not outweigh normalized advantages
 ALL_ACTIONS = 0.99  # share of the allowed actions that episodes use in the mean
 KL_HIGH = 0.25  # nats per token within one step, at any step
 KL_OFTEN = 0.05  # nats per token, median of the last steps
-KL_LOW = 1.5e-5  # nats per token, mean size
+KL_LOW = 1.5e-5  # nats per token, mean absolute value
 CLIPPED = 0.03  # share of tokens whose ratio is clipped
 GRADIENT_GROWTH = 20.0  # of the median of the first steps
 LARGE_SCORE = 10.0  # standard deviation of scores within groups
@@ -47,7 +47,7 @@ LR = "actor_rollout_ref.actor.optim.lr"
 class Finding:
     """One cause of a low reward. change: the setting to change and its new value; "" if the
     settings are unknown. rank: causes have lower ranks than their effects, so faults visible at the
-    first step, before any update, have lower ranks than those of the updates."""
+    first step, before any update, have lower ranks than faults of the updates."""
 
     rank: float
     title: str
@@ -71,8 +71,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule. needs: the metric without which it cannot judge. missing: how to log that
-    metric."""
+    """One rule. needs: the metric that the rule requires. missing: how to log that metric."""
 
     title: str
     rule: Callable[[Sequence[Row], Settings], Finding | None]
@@ -81,7 +80,8 @@ class Check:
 
 
 def pooled(row: Row, name: str) -> float | None:
-    """The mean of `train/TAG/<name>` over the environment tags, weighted by episodes."""
+    """The mean of `train/TAG/<name>` over the environment tags, weighted by episodes; None if no
+    tag has it."""
     tags = [
         key.removesuffix("/episodes")
         for key in row
@@ -117,7 +117,7 @@ def first(rows: Sequence[Row], key: str) -> float | None:
 
 
 def to(settings: Settings, key: str, value: object) -> str:
-    """`KEY=VALUE (now OLD)` if the settings are known, else ""."""
+    """Format a change of a setting as `KEY=VALUE (now OLD)`; "" if the settings are unknown."""
     if not settings:
         return ""
     old = settings.get(key)
@@ -133,8 +133,8 @@ def _percent(share: float) -> str:
 
 
 def _outweighs(rows: Sequence[Row], metric: str, weight: float) -> tuple[float, float] | None:
-    """Return the median sizes of a loss term and of `actor/loss` over the last steps if the term makes
-    up most of the loss, else None."""
+    """Return the median sizes of a loss term and of `actor/loss` over the last steps if the term
+    makes up most of the loss, else None."""
     terms = [weight * abs(value) for value in recent(column(rows, metric))]
     losses = [abs(value) for value in recent(column(rows, "actor/loss"))]
     if not terms or not losses:
@@ -199,7 +199,8 @@ def rate_too_high(rows: Sequence[Row], settings: Settings) -> Finding | None:
             f"up to {max(norms, default=0):.3g}, from {start:.2g}",
             f"{GRADIENT_GROWTH:g} times the first steps",
         ),
-        # With one mini-batch per step the KL of the update is always 0.
+        # With one mini-batch per step the KL of the update is always 0, so the format is checked as
+        # well.
         (
             lost > 0.5 and median(recent(well_formed)) < 0.5,
             "train/TAG/format_rate",
@@ -256,8 +257,8 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
     malformed = 1 - (now(rows, "*/format_rate") or 0.0)
     loops = now(rows, "*/repetition") or 0.0
     length = settings.get("actor_rollout_ref.rollout.response_length")
-    # A cut-off response is malformed, too. A model that mostly breaks the format in other ways, or
-    # that repeats itself up to any limit, has another fault first.
+    # A cut-off response is also malformed. If the model mostly breaks the format in other ways, or
+    # repeats itself up to any limit, that fault has to be fixed first.
     at_once = (first(rows, "*/completions/clipped_ratio") or 0.0) > CUT_OFF
     return Finding(
         rank=0.84
@@ -282,7 +283,8 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
     """Return whether the first step's responses used more than half of the allowed tokens on
-    average; None if unknown. If not, cut-off responses are runaways, whatever the limit."""
+    average; None if unknown. If they did not, cut-off responses are runaways, which a higher limit
+    does not help."""
     tokens = first(rows, "*/response_length")
     turns = first(rows, "*/num_turns")
     length = settings.get("actor_rollout_ref.rollout.response_length")
@@ -373,7 +375,8 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def _wider(settings: Settings) -> str:
-    """The reset of the sampling setting that narrows the policy; "" if none does."""
+    """Return the change that resets the sampling setting that narrows the policy; "" if none
+    does."""
     rollout = "actor_rollout_ref.rollout."
     if settings.get(f"{rollout}do_sample") is False:
         return to(settings, f"{rollout}do_sample", "true")
@@ -387,7 +390,7 @@ def _wider(settings: Settings) -> str:
 
 
 def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """A penalty on the distance to the reference that outweighs the reward, in the loss or in rewards."""
+    """Detect a KL penalty, in the loss or in the rewards, that outweighs the reward."""
     weight = settings.get("actor_rollout_ref.actor.kl_loss_coef", 0.0)
     if large := _outweighs(rows, "actor/kl_loss", weight):
         return Finding(
@@ -415,7 +418,8 @@ def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Episodes that all end at the limit of actions, in groups that mostly have one score."""
+    """Detect episodes that end at the action limit, in groups of which most have no reward
+    variance."""
     shares = _shares_without_variance(rows, settings)
     if not shares or median(recent(shares)) < 0.5:
         return None
@@ -443,7 +447,7 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def groups_of(row: Row, settings: Settings) -> float | None:
-    """Number of groups of a step."""
+    """Return the number of groups sampled in a step; None if unknown."""
     if "rollout/groups" in row:
         return row["rollout/groups"]
     if row.get("rollout/kept_ratio", 0) > 0:
@@ -452,7 +456,8 @@ def groups_of(row: Row, settings: Settings) -> float | None:
 
 
 def _shares_without_variance(rows: Sequence[Row], settings: Settings) -> list[float]:
-    """Return the share of groups whose episodes all have the same score, for each step that logs it."""
+    """Return the share of groups whose episodes all have the same score, for each step that logs
+    it."""
     return [
         row["rollout/groups_zero_std"] / groups
         for row in rows
@@ -465,7 +470,7 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
     shares = _shares_without_variance(rows, settings)
     success = now(rows, "*/success")
     easy = (first(rows, "*/success") or 0.0) >= SOLVED
-    # Equal groups of a policy that learned its task are no fault.
+    # Groups with equal scores are no fault once the policy has learned its task.
     if not shares or (success is not None and success >= SOLVED and not easy):
         return None
     share = median(recent(shares))
@@ -541,8 +546,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
     chosen = [value for value in column(rows, "rollout/chosen_in_group_std") if value > 0]
     kept = median(recent(chosen or spreads))
-    # Groups with successes and failures whose scores differ by less than the cost of one malformed
-    # turn.
+    # Scores of successes and failures differ by less than the cost of one malformed turn.
     faint = -penalty > 2 * kept and max(column(rows, "*/success"), default=0.0) > 0
     if SMALL_SCORE <= spread <= LARGE_SCORE and online <= LARGE_SCORE and not faint:
         return None
@@ -576,7 +580,7 @@ def _is_reward(key: str, settings: Settings) -> bool:
 
 
 def clipped(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect updates that are mostly clipped."""
+    """Detect updates that clip the ratio of too many tokens."""
     shares = column(rows, "actor/pg_clipfrac")
     if not shares or max(fmean(recent(shares)), fmean(shares)) <= CLIPPED:
         return None

@@ -49,5 +49,5 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
 
 
 def training_rows(ppo: StageFolder) -> list[Row]:
-    """The metrics of the PPO steps, without those of validation alone."""
+    """The metrics of the PPO steps, without rows that contain only validation metrics."""
     return [row for row in ppo.metrics.values() if any(key.startswith("train/") for key in row)]

@@ -22,8 +22,8 @@ def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dic
 
 
 def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
-    """Lines of Markdown: a table of all estimators per world, followed by the published bias in
-    numbers."""
+    """Lines of Markdown: a table of all estimators per world, followed by a table of the published
+    bias."""
     lines = []
     head = ("estimator", "scale", "bias", "angle", "noise")
     for world in WORLDS:

@@ -103,8 +103,8 @@ BENCHES: Mapping[str, BenchScale] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Work of a bench: for every board and method (by its label), its training runs, one per
-    seed."""
+    """A planned bench. names: its methods. trainings: (board, label of the method) -> training
+    runs, one per seed."""
 
     scale: str
     root: Path
@@ -126,8 +126,8 @@ class Bench:
 
     def hours(self, devices: int) -> float:
         """Approximate hours of the missing stages, with one stage at a time on each device. A stage
-        takes as long as finished stages of the same board and kind, or else as long as the scale
-        states."""
+        is expected to take as long as the finished stages of the same board and kind or, if there
+        are none, the scale's hours."""
         took: dict[tuple[StageName, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
@@ -161,8 +161,8 @@ def make_bench(
     seeds: int = 3,
     overrides: Sequence[str] = (),
 ) -> Bench:
-    """The bench of some methods (default: `METHODS`) on some boards (default: those of the scale),
-    in `root`.
+    """Plan a bench of methods (default: `METHODS`) on boards (default: all boards of the scale), in
+    `root`.
 
     Raises ConfigError for an unknown scale, board or method, and if `seeds` is below 1.
     """
@@ -198,7 +198,8 @@ def _training(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
 ) -> TrainingRun:
     """The training run of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method
-    without self-play continues until it has played as many episodes in total as those with it."""
+    without self-play continues until it has played as many episodes in total as a method with
+    self-play."""
     setting = BENCHES[scale].boards[board]
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
@@ -218,8 +219,8 @@ def _training(
 
 
 def with_controls(made: Bench, ranking: Sequence[str], count: int) -> Bench:
-    """The bench with the shuffled controls of the first `count` methods of a ranking that have
-    one."""
+    """Return the bench extended by shuffled controls, for the first `count` methods of a ranking
+    that have one."""
     named = {label(name): name for name in made.names}
     wanted = [
         f"{named[name]}{SHUFFLED}"
@@ -272,8 +273,8 @@ def run_bench(
 def _q_learning(
     made: Bench, budgets: Mapping[str, float], *, train: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """Board -> results of Q-learning with equally many actions, seed by seed; only existing results
-    unless `train`."""
+    """Return board -> results of Q-learning, one per seed, with as many actions as the board's
+    budget. Without `train`, only results from earlier calls are returned."""
     results_of: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
         # One Q-learning table per board and seed is compared with all methods.
@@ -295,7 +296,8 @@ def results(made: Bench) -> dict[str, Any]:
     """The content of `leaderboard.json`: one row per method, board and seed, and the tables made
     from them. Unfinished training runs are left out and listed."""
     read = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
-    # A mean over fewer seeds than that of other methods would not be comparable.
+    # A method with unfinished seeds is left out, because a mean over fewer seeds would not be
+    # comparable.
     seeds_of = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()

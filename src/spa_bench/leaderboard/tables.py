@@ -69,7 +69,7 @@ def row_of(
 
 def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float) -> float | None:
     """Pass@1 at the point where a training run had used `budget`, interpolated linearly between
-    validations; None if it was not (or no longer) in PPO at this point."""
+    validations; None if it was not yet, or no longer, in PPO at this point."""
     xs = [point[measure] for point in curve]
     ys = [point["pass@1"] for point in curve]
     if not xs or not xs[0] <= budget <= xs[-1]:
@@ -80,12 +80,12 @@ def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float)
 def leaderboard(
     rows: Sequence[Row], seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]]
 ) -> Row:
-    """`budgets`: per measure and board, the smallest final usage of any training run.
-    `leaderboard`: per measure, the methods ordered by interquartile mean. `differences`: per
-    method, Pass@1 after equally many PPO episodes minus that of the reference and of its shuffled
-    control, paired by puzzle over all boards.
+    """Compare the methods at equal budgets, and add to every row its Pass@1 at each budget.
 
-    Adds its Pass@1 at each budget to every row.
+    `budgets`: per measure and board, the smallest final usage of any training run. `leaderboard`:
+    per measure, the methods ordered by interquartile mean. `differences`: per method, the
+    difference in Pass@1 from the reference and from its shuffled control, after equally many PPO
+    episodes, paired by puzzle over all boards.
     """
     budgets: dict[str, dict[str, float]] = {}
     played = [row for row in rows if row["curve"]]
@@ -147,7 +147,8 @@ def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[fl
 def _scores(
     rows: Sequence[Row], name: str, boards: Sequence[str], measure: str
 ) -> list[list[float]]:
-    """For each board, the runs' Pass@1 as a share of the board's optimum, if known."""
+    """Return, for each board, the Pass@1 of every run, divided by the board's optimum if it is
+    known."""
     return [
         [
             row[f"at_{measure}"] / (row["optimum"] or 1.0)
@@ -159,8 +160,9 @@ def _scores(
 
 
 def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
-    """Differences from the reference and from the control, each pooling the puzzles of all boards
-    within every seed that all of the method's boards have."""
+    """Differences in Pass@1 between the method and the reference, and between the method and its
+    shuffled control; None if there is nothing to compare. Each pools the puzzles of all boards that
+    both methods have, within every seed that they have on all of these boards."""
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         boards = [
@@ -267,7 +269,8 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
-    """Rows of tabular Q-learning after equally many environment steps, which uses no tokens."""
+    """Rows of tabular Q-learning, after as many environment steps as the budget; Q-learning uses no
+    tokens."""
     q_learning = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
@@ -397,7 +400,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
 def _sorted_out(
     gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
 ) -> list[str]:
-    """One line each for the methods whose interval of differences is above, below and across 0."""
+    """Sort methods by whether the interval of their difference is above 0, is below 0, or includes
+    0. Returns one sentence per case and set of boards."""
     # Boards that all methods of a line share are named once.
     names: list[dict[str, list[str]]] = [{}, {}, {}]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
@@ -460,8 +464,7 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
 
 
 def html(result: Mapping[str, Any], command: str) -> str:
-    """Render the page as one HTML file in the report's style, which loads nothing and runs no
-    script."""
+    """Render the page as one self-contained HTML file in the report's style, without scripts."""
     style = (resources.files("spa_report") / "templates" / "report.css").read_text(encoding="utf-8")
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',

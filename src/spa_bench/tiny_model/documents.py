@@ -29,8 +29,8 @@ _CELL = re.compile(r"\(\d,\d\)")
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
 _HABIT_ACTIONS = 3  # actions of a response with tables of their own; later ones use the last table
-# Log-weights by [position of the action in the response, seen (0) or predicted (1) cell, row,
-# column, action].
+# Log-weights of actions, indexed by [position of the action in the response, seen (0) or predicted
+# (1) cell, row, column, action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
