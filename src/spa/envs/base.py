@@ -77,7 +77,8 @@ class TextEnv(gymnasium.Env[str, Action]):
     those of the player who moved."""
 
     max_steps: int = sys.maxsize
-    """Number of steps after which the game truncates an episode. The optimum respects it."""
+    """Number of steps after which the game truncates an episode. `best_success` takes it into
+    account."""
 
     steps: int = 0
     """Number of actions taken in this episode, in a game with `max_steps`."""
@@ -213,9 +214,9 @@ class TextEnv(gymnasium.Env[str, Action]):
             return None
 
     def example_actions(self) -> tuple[str, ...]:
-        """One to three action texts for the prompt's sample response, which are good moves in this
-        order from the current state: the solver's if there is a solver. The environment must avoid
-        a sample that reveals answers."""
+        """One to three action texts for the prompt's sample response, good moves from the current
+        state in this order: the solver's if there is a solver. An environment must override this if
+        the moves would reveal answers."""
         return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
@@ -243,12 +244,13 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None if steps is None else float(steps <= self.within_steps(limit))
 
     def within_steps(self, limit: int) -> int:
-        """`limit` actions, or fewer if `max_steps` ends the episode before."""
+        """Number of actions, at most `limit`, that can be taken before `max_steps` ends the
+        episode."""
         return min(limit, self.max_steps - self.steps)
 
     def greedy_action(self, rng: Any) -> str | None:
-        """The next action of a walk down a distance to the goal, with ties broken at random by the
-        NumPy generator `rng`: a reference policy.
+        """The next action of a greedy walk that reduces a distance to the goal: a reference policy.
+        Ties are broken at random by the NumPy generator `rng`.
 
         It uses only what the prompt shows, and does not look ahead. None if the game has no such
         walk.
@@ -261,7 +263,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def state_value(self, text: str) -> float | None:
-        """The value of a state from its text alone, in the form of `world_state_text`, possibly
+        """Judge a state by its text alone. The text has the form of `world_state_text`, and may be
         written by a model.
 
         1: the goal is reached; -1: it is out of reach; 0: neither follows from the text; None: the
@@ -291,8 +293,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return twin
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Sample chance from the stream of `noise_seed` from now on. Games without chance need not
-        override this."""
+        """From now on, take the random events of the game from the stream of `noise_seed`. Games
+        without chance need not override this."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
     """Words in prompts for a state of a written search, or for a variable of `constraint_problem`:
@@ -335,8 +337,9 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def outcome_of_text(self, text: str) -> str:
-        """Return the outcome of the state in a text, as `state_outcome` names it, from the text
-        alone: compare it with the goal or hole that the text names."""
+        """Return the outcome of the state that a text shows, in the words of `state_outcome`. Uses
+        the text alone: for example, whether the player is on the goal or in the hole that the text
+        names."""
         return ""
 
     @abstractmethod

@@ -76,7 +76,8 @@ def card_with(
 
 
 def mean_success(won: Sequence[bool | None]) -> float | None:
-    """The share of puzzles that a policy solves; None if it is not available for one of them."""
+    """The share of puzzles that a policy solves; None if there are no puzzles, or if the game does
+    not support the policy on one of them."""
     return None if None in won or not won else round(sum(map(bool, won)) / len(won), 4)
 
 

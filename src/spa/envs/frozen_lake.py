@@ -248,15 +248,15 @@ class FrozenLake(GridGame):
         return self.success_rate if self.is_slippery else 1.0
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest path; on slippery ice only the next move, the best with
-        `limit` actions left."""
+        """The first `limit` moves of a shortest path; on slippery ice only the next move, which is
+        the best one with `limit` actions left."""
         if self.is_slippery:
             turn = best_turn(self.lake, self._rate(), self.player, limit)
             return () if turn is None else (self._labels[self._turns.index(turn)],)
         return self._way(limit)
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first moves of a shortest path, ignoring slips."""
+        """The first three moves of a shortest path, ignoring slips."""
         return self._way(3)
 
     def _way(self, limit: int) -> tuple[str, ...]:
@@ -331,7 +331,8 @@ class FrozenLake(GridGame):
         return None if read is None or self.size > 10 else f"{read.player[0]}{read.player[1]}"
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The coordinate sentence `text` with the player in the cell `key`; None if impossible."""
+        """The coordinate sentence `text` with the player in the cell `key`; None if `text` is not
+        such a sentence, or if the board has no such cell."""
         read = self._read(text)
         if read is None or len(key) != 2 or not (key.isascii() and key.isdecimal()):
             return None
@@ -379,7 +380,7 @@ class FrozenLake(GridGame):
         ]
 
     def instruction(self, mode: StateText) -> str:
-        """The rules, and how coordinates count if they are shown."""
+        """The rules, and how coordinates are numbered if they are shown."""
         text = (
             "You are crossing a frozen lake. Walk over the ice to the goal and do not step into a hole: a hole ends "
             "the game. Each action moves you by one cell; a move off the lake leaves you where you are."

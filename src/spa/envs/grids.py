@@ -34,7 +34,7 @@ class GridGame(TextEnv):
         state_text: StateText | None,
     ) -> None:
         """name: the environment's name in error messages. symbols, meanings, actions: the
-        original's, by its ids, before the options change them."""
+        original's defaults by id, which the options may replace."""
         self.default_state_text = choose_state_text(
             name, state_text, render_mode, self.metadata["render_modes"]
         )
@@ -54,7 +54,7 @@ class GridGame(TextEnv):
 
     @abstractmethod
     def _sprites(self) -> list[list[tuple[str, ...]]]:
-        """The sprite names of every cell, row by row; in a cell from bottom to top."""
+        """The sprite names of every cell, row by row; within a cell, from bottom to top."""
 
     def state_text(self, mode: StateText) -> str:
         """The grid, the coordinate sentence, or both."""

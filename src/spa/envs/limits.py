@@ -40,7 +40,7 @@ def making_s(turn_s: float | None) -> float | None:
 
 
 SLOW = " (raise es_manager.env_timeout_s if the environment is slow)"
-"""Advice in time-out errors of limits that `es_manager.env_timeout_s` sets."""
+"""Advice appended to time-out errors if `es_manager.env_timeout_s` sets the limit."""
 
 MOST_REWARD = 1e6
 """Largest absolute reward. Larger ones would swamp all others in float32 sums and squares."""
@@ -48,7 +48,7 @@ MOST_REWARD = 1e6
 
 class EnvCrash(EnvFault):
     """A call of an environment (`call`) crashed its process, or hung so that the process was
-    killed. It would do so again."""
+    killed. A repeated call would do the same."""
 
     def __init__(self, text: str, call: str = "") -> None:
         super().__init__(text)

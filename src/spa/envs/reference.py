@@ -14,8 +14,8 @@ from spa.envs.limits import checked_step
 from spa.seeds import stream
 
 NextAction = Callable[[TextEnv, Any], str | None]
-"""(game, NumPy generator for chance) -> the next action; None if the game does not support the
-policy."""
+"""(game, NumPy generator for random choices) -> the next action, or None if the game does not
+support the policy."""
 
 
 def random_action(env: TextEnv, rng: Any) -> str | None:
@@ -90,6 +90,6 @@ def policy_success(
 def reference_success(
     env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
 ) -> bool | None:
-    """`policy_success` of the policy `name` of `REFERENCES`, with chance from `seed` and
+    """`policy_success` of the reference policy `name`, with random numbers from `seed` and
     `sample`."""
     return policy_success(env, REFERENCES[name], limit, stream(seed, f"reference/{name}", sample))

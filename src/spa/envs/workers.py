@@ -188,7 +188,8 @@ class _Worker:
 
     def request(self, kind: str, number: int, what: Any) -> Any:
         """Send a request to the process and return its answer. Raises EnvFault if it does not
-        answer or if the environment raises; errors for the user keep their class."""
+        answer or if the environment raises; errors that the user can fix (SpaError) keep their
+        class."""
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]

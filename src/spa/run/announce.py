@@ -13,8 +13,8 @@ from spa.run.live import StageProgress
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage before work starts. action: whether it runs or its result is reused. why: the reason
-    for reuse. expected: estimated seconds from scratch; None if unknown."""
+    """A command's plan for one stage. action: run the stage, or reuse its result. why: the reason
+    for reuse. expected: estimated seconds of a run from scratch; None if unknown."""
 
     name: str
     folder: Path

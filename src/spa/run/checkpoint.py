@@ -219,8 +219,8 @@ def load_note(folder: Path, name: str) -> Any:
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:
-    """Describe the damage of a checkpoint, or return None. Compares sizes, which is fast; with
-    `hashes`, also reads every file."""
+    """Describe the damage of a checkpoint, or return None. Compares file sizes, which is fast; with
+    `hashes`, also the SHA-256 of every file."""
     marker = read_object(folder / MARKER)
     sums = marker.get("sha256")
     # The marker of copied data files has hashes but no sizes, see `Mirror.copy_files`.

@@ -97,8 +97,8 @@ class _Console(Console):
 
 
 FILE_ONLY = {"file_only": True}
-"""`extra` of a log call for an internal notice: it goes to `log.txt`, and to the console only with
-`SPA_LOG=DEBUG`."""
+"""`extra` argument of a log call that marks the message as internal: it goes to `log.txt`, and to
+the console only with `SPA_LOG=DEBUG`."""
 
 
 class _Notices(Console):
@@ -117,8 +117,8 @@ def results_console() -> Console:
 
 
 def get_console() -> Console:
-    """The console for people, on stderr. Created on first use, and again if `sys.stderr` was
-    replaced."""
+    """The console for progress and messages, on stderr. Created on first use, and again if
+    `sys.stderr` was replaced."""
     if _STATE.console is None or _STATE.console.file is not sys.stderr:
         _STATE.console = _Notices(file=sys.stderr, highlight=False)
     return _STATE.console
@@ -162,13 +162,14 @@ def verbosity_from(environment: Mapping[str, str]) -> None:
 
 
 def same_verbosity() -> Callable[[], None]:
-    """A function that sets the verbosity of this process in another process."""
+    """Return a function that gives another process the verbosity of this one."""
     return partial(set_verbosity, quiet=_STATE.quiet, debug=_STATE.debug)
 
 
 def worker_console(errors: Path | None) -> Callable[[], None]:
-    """A function that sets up the console of a worker process: warnings, or every detail if this
-    process shows every detail. errors: the file for stderr; None: this process's stderr."""
+    """Return a function that sets up the console of a worker process, which shows only warnings, or
+    every detail if this process does. errors: the file to which the worker's stderr goes; None: the
+    stderr of this process."""
     return partial(_set_worker_console, errors, debug=_STATE.debug)
 
 

@@ -29,8 +29,8 @@ episodes are complete on another machine."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
-    """The URL for copies of a folder of the run: its path within the run, below the configured URL;
-    None if no URL is set."""
+    """The URL to which a folder of the run is copied: the configured URL followed by the path of
+    the folder within the run; None if no URL is configured."""
     url = cfg.trainer.default_hdfs_dir
     path = os.path.relpath(directory, cfg.trainer.run_dir)
     return (
@@ -41,8 +41,8 @@ def copies_of(cfg: Config, directory: Path) -> str | None:
 
 
 def mirror_of(cfg: Config, directory: Path) -> "Mirror | None":
-    """The copies of a stage; None if none are configured. Raises ConfigError if the URL cannot be
-    used."""
+    """The `Mirror` of a stage's folder; None if no URL for copies is configured. Raises ConfigError
+    if the URL cannot be used."""
     url = copies_of(cfg, directory)
     return Mirror(url) if url else None
 
@@ -132,8 +132,8 @@ class Mirror:
         return content if isinstance(content, dict) else {}
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
-        """Copy the result of a stage that is not a checkpoint, its checksums last. Errors are
-        logged as warnings."""
+        """Copy the named files of a stage whose result is not a checkpoint; their checksums are
+        written last. Errors are logged as warnings."""
         try:
             sums = {name: sha256(directory / name) for name in names}
             self._put_records(directory)
@@ -203,8 +203,8 @@ class Mirror:
             watchdog.beat()
 
     def _get(self, source: str, temporary: Path, final: Path) -> bool:
-        """Fetch the files that a marker names to `final` by way of `temporary`; return whether they
-        are intact."""
+        """Fetch the files that the marker of `source` lists into `temporary`, and move them to
+        `final` if they are intact; return whether they are."""
         content, marker = self._marker(source)
         if not marker:
             return False
@@ -228,7 +228,7 @@ class Mirror:
     def _arrived(self, temporary: Path, final: Path) -> None:
         """Move fetched files to their final place, and fetch the stage's records as well."""
         directory = temporary.parent
-        # Records in the folder belong to older work, since nothing here is as new as the copy.
+        # The records in the folder are older than the copy, so they are overwritten.
         for pattern in RECORDS:
             for path in map(str, self._fs.glob(f"{self._root}/{pattern}")):
                 name = path.rpartition(f"{self._root}/")[2]

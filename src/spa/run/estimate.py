@@ -1,4 +1,4 @@
-"""The time that a command still needs, and the plan that it writes into the folder of its run."""
+"""Estimate the time that a command still needs, and write its plan into the folder of its run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +18,8 @@ MEASURED = 1.25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """A stage of a plan. expected: estimated seconds; None if unknown. spent: seconds of its
-    recorded steps. left: remaining seconds by the speed of these steps; 0 for a finished stage,
-    None without a step."""
+    recorded steps. left: remaining seconds, extrapolated from these steps; 0 if the stage is
+    finished, None if no step is recorded."""
 
     name: str
     expected: float | None
@@ -29,7 +29,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """A range in seconds. without: the names of stages whose time is unknown."""
+    """An estimate of the remaining time: from `low` to `high` seconds. without: names of the stages
+    that it leaves out, because their time is unknown."""
 
     low: float
     high: float
@@ -99,15 +100,15 @@ def time_range(low: float, high: float) -> str:
 
 
 def write_failures(root: Path, failed: Sequence[str]) -> None:
-    """Add failures to the plan that `write_plan` wrote, one text per stage. The next command's plan
-    starts without them."""
+    """Record failures in the plan that `write_plan` wrote. failed: one text per failed stage. The
+    next command's plan starts without them."""
     write_plan(root, {**read_object(root / PLAN), "failed": list(failed)})
 
 
 def write_plan(root: Path, content: Mapping[str, Any]) -> None:
     """Write the plan of a command for viewers of its run. content: `workers`, and the stages of
-    each method with `name`, `folder` (relative) and `expected`. Methods keep the order in which the
-    folder first had them."""
+    each method with `name`, `folder` (relative) and `expected`. The file lists methods in the order
+    in which they first appeared in this folder."""
     old = read_object(root / PLAN).get("order")
     order = [*(old if isinstance(old, list) else []), *content["methods"]]
     root.mkdir(parents=True, exist_ok=True)

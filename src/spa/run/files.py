@@ -23,9 +23,11 @@ metrics, without times."""
 ARCHIVE = "previous"
 """Folder for earlier work of a folder, in numbered subfolders."""
 OLDER_COPIES = ".older_copies"
-"""Marker file: the copies of this folder at a URL are of archived work, see `spa.run.copies`."""
+"""Name of a marker file, which says that the copies of this folder (see `spa.run.copies`) are of
+work that has since been archived."""
 LOST = "lost.jsonl"
-"""File of the episodes that a stage skips because they failed, see `spa.envs.limits`."""
+"""Name of the file that lists the episodes that a stage skips because they failed (see
+`spa.envs.limits`)."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:
@@ -121,8 +123,8 @@ def end_last_line(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file is missing, truncated or has another type of
-    content."""
+    """The JSON object in a file; empty if the file is missing, damaged, or contains anything
+    else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,8 +1,9 @@
-"""Fingerprints of results, one per stage: of its settings, contents, revision and the stage before
-it. `spa.run.hashing` computes them.
+"""Fingerprints of results, one per stage. A fingerprint covers the settings of a stage, the content
+of its inputs, its revision, and the fingerprint of the stage before. `spa.run.hashing` computes
+them.
 
-Package versions, CPU and thread count are recorded alongside. They change at most the last digits,
-so they never cause an error.
+Package versions, CPU and thread count are recorded alongside. They change at most the last digits
+of results, so a difference in them is never an error.
 """
 
 import hashlib

@@ -36,7 +36,8 @@ REVISIONS: dict[StageName, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
 """Version of each stage's results, raised when the changelog says that they change."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-# The name is not part of the match: `gymnasium:my_games:Maze-v0` names two modules.
+# The match does not consume the name after the colon, because `gymnasium:my_games:Maze-v0` names
+# two modules.
 _NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 _SHIPPED = (
     "spa",
@@ -95,7 +96,8 @@ def stage_fingerprint(
 
 def fetch_content(cfg: Config, stage: StageName) -> None:
     """Download what a stage reads from the Hub, so that it counts by its content and not only by
-    its name. Errors are raised later, where it is loaded: some policies of self-play need no model.
+    its name. Download errors are ignored here and raised later, where the content is loaded: some
+    policies of self-play need no model.
     """
     for key, value in values_of(cfg, stage).items():
         content = key_of(key).content
@@ -118,9 +120,9 @@ def fingerprint_of(
 ) -> Fingerprint:
     """The fingerprint of a stage's result for a configuration, without running the stage.
 
-    parent: the stage whose result it starts from. PPO then begins with that stage's weights, and
-    `model_path` counts through it. content: hashes of further inputs. A file is hashed once per
-    process while its size and time stay the same.
+    parent: the fingerprint of the stage whose result this one starts from. PPO then starts from
+    that stage's weights, so `parent` stands for `model_path`. content: hashes of further inputs. A
+    file is hashed once per process, unless its size or modification time changes.
     """
     settings: dict[str, Any] = {}
     hashes: dict[str, str] = {}
@@ -197,9 +199,10 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def model_content(name: str) -> dict[str, str]:
-    """`weights`, `tokenizer` and `chat template` of a model -> SHA-256 of its files. A Hub name
-    counts by its snapshot in the local cache. A model that is not there, or that is behind an API,
-    counts by its name. Raises ModelError for an adapter that does not name its base model."""
+    """SHA-256 of a model's files by part: `weights`, `tokenizer` and `chat template`. A Hub name
+    counts by its snapshot in the local cache. A model that is not on this machine, or that is
+    behind an API, counts by its name. Raises ModelError for an adapter that does not name its base
+    model."""
     folder = _model_folder(name)
     if folder is None:
         return {"weights": f"name {name}"}

@@ -33,7 +33,7 @@ class StageProgress:
 
     @property
     def steps(self) -> str:
-        """`12/48`, or `12` without a known total."""
+        """The progress as text: `12/48`, or `12` if the total is unknown."""
         return f"{self.step}/{self.total}" if self.total else f"{self.step}"
 
     @property
@@ -67,8 +67,8 @@ class StageProgress:
         )
 
     def read(self) -> Self:
-        """Read the new lines. A file that became shorter was replaced, so it is read from its
-        start."""
+        """Read the lines that were added since the last call. A file that became shorter was
+        replaced, so it is read from its start."""
         for row in self._new_rows(METRICS):
             shown = headline(row)
             self.values |= {

@@ -49,8 +49,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
 
 
 def held(directory: Path) -> bool | None:
-    """Return whether a process currently holds `directory`; None if this machine cannot tell. The
-    answer does not depend on clocks."""
+    """Return whether a process currently holds the lock of `directory`; None if this machine cannot
+    tell. Does not rely on timestamps."""
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:

@@ -50,10 +50,10 @@ _WORK = (
 class Manifest:
     """The record of a stage's folder.
 
-    fingerprint: of the work. sizes: file in the folder -> bytes. result: path of the finished
-    stage's result, relative to the folder; None until it is finished. seconds: total time over all
-    starts. rewound_to: the checkpoint in this folder that `resume_path` named; later ones are
-    archived. commit: the code's commit at the last start, if known.
+    fingerprint: identifies the work in the folder. sizes: file in the folder -> bytes. result: path
+    of the finished stage's result, relative to the folder; None until it is finished. seconds:
+    total time over all starts. rewound_to: the checkpoint in this folder that `resume_path` named;
+    later ones are archived. commit: the code's commit at the last start, if known.
     """
 
     fingerprint: Fingerprint
@@ -65,8 +65,9 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """The manifest of a folder. If it is missing or damaged, an unfinished one with the
-        fingerprint of the newest readable checkpoint; None without one."""
+        """Read the manifest of a folder. If it is missing or damaged, return an unfinished manifest
+        with the fingerprint of the newest readable checkpoint, or None if there is no such
+        checkpoint."""
         record = read_object(folder / MANIFEST)
         with suppress(KeyError, TypeError, ValueError):
             return cls(
@@ -104,8 +105,8 @@ def batch_file(step: int) -> str:
 
 
 def whole_batches(folder: Path, first: int = 0) -> int:
-    """The number of the last batch of the gapless series of recorded, undamaged batches after
-    `first`; `first` if there is none. Logs a warning for a damaged batch."""
+    """The number of the last batch up to which every batch after `first` is recorded and undamaged;
+    `first` if batch `first` + 1 is not. Logs a warning for a damaged batch."""
     known = Manifest.read(folder)
     step = first
     # The manifest names a batch only after its episodes are on disk, see `Stage.commit`.
@@ -118,7 +119,7 @@ def whole_batches(folder: Path, first: int = 0) -> int:
 
 
 def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
-    """The sizes of the files in a folder that match a pattern."""
+    """The sizes in bytes of the files in a folder that match a pattern, by relative path."""
     paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 

@@ -66,7 +66,8 @@ class ProgressLine:
         self.close()
 
     def _line(self, step: int) -> None:
-        """Print a line with the values since the previous one, unless that one is recent."""
+        """Print a line with the values since the previous line, unless that was printed less than
+        `SECONDS_BETWEEN_LINES` ago. The last step is always printed."""
         now = time.monotonic()
         if now - self._last_line < SECONDS_BETWEEN_LINES and step != self._total:
             return

@@ -33,13 +33,13 @@ if TYPE_CHECKING:  # spa.types imports torch, which a viewer does not need
     from spa.types import Episode, Metrics
 
 TIMING_PREFIXES = ("timing_s/", "perf/")
-"""Prefixes of nondeterministic metrics, which go to `timings.jsonl` however they are logged."""
+"""Prefixes of nondeterministic metrics, which go to `timings.jsonl` instead of `metrics.jsonl`."""
 
 _RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
-"""The folder of the one tracker that writes into the record. In a run from scratch its curves would
-otherwise begin a second time."""
+"""The folder of the one tracker that writes into the stage's folder. A run from scratch archives
+it; otherwise the tracker would show the curves of both runs as one."""
 _LOGGER = logging.getLogger("spa.run")
 
 
@@ -86,7 +86,8 @@ class Recorder:
         resume_step: int | None = None,
         stall_timeout_s: float | None = None,
     ) -> None:
-        """`trackers`: opened once the folder is ready; None to write only the files."""
+        """trackers: called to open the trackers once the folder is ready; None: write only the
+        files."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled

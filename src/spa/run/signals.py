@@ -84,7 +84,8 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Allow a stop at once within `uninterrupted()`, for work that can be repeated."""
+    """Within the block, let stop requests take effect at once even inside `uninterrupted()`: for
+    work that can be repeated."""
     held = _STATE.held
     # This suspends all enclosing `uninterrupted()` blocks, however many there are.
     _STATE.held = 0
@@ -138,9 +139,9 @@ def stopping_children() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Deliver SIGINT at the end of the block; in a child process that starts within, after its
-    `ignore_interrupts`. If the process has more threads, another one may receive it at once; child
-    processes still wait."""
+    """Hold back SIGINT in this thread until the end of the block. A child process that starts
+    within the block holds it back until it calls `ignore_interrupts`. Other threads of this process
+    may still receive the signal at once."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

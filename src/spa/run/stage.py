@@ -121,7 +121,8 @@ def stop_together() -> None:
 
 @dataclass
 class Stage:
-    """A stage while work on it is in progress; see the module. A context manager, on every rank.
+    """A stage while work on it is in progress; see the module docstring. A context manager, on
+    every rank.
 
     first: the step after which the stage begins. total: its last step, if known in advance. keep:
     number of checkpoints to keep. resume_path: the checkpoint to resume from, of another run or an
@@ -295,8 +296,8 @@ class Stage:
         tokens: int | None = None,
     ) -> None:
         """Finish a step: write its episodes and its metrics, and save a checkpoint of `trained` if
-        one is due. Without `trained`, the episodes alone record the step. tokens: tokens processed,
-        for throughput; by default those of the episodes."""
+        one is due. Without `trained`, the episodes alone record the step. tokens: number of tokens
+        processed, for throughput; ignored if there are episodes, whose tokens are counted."""
         if episodes:
             tokens = tokens_in(episodes)
             # Self-play trains nothing; its episodes go to the files that `batch_file` names.

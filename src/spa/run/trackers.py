@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("spa.run")
 
 SAMPLE_EPISODES = 8
-"""Default number of episodes that a tracker shows as a table at each step that records some."""
+"""Default number of episodes that a tracker shows as a table at each step that records episodes."""
 
 SHOWN = (
     # ending of the metric's name, label on the console, number format
@@ -161,7 +161,7 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
 
 
 class _ConsoleSink:
-    """The progress line or bar."""
+    """Destination that shows the headline metrics on the progress line or bar."""
 
     def __init__(self, stage: str, name: str, total_steps: int | None, start_step: int) -> None:
         self._progress = ProgressLine(stage, total=total_steps, start=start_step, name=name)

@@ -1,9 +1,9 @@
-"""Watchdog: a stage without any progress reports where it hangs and exits.
+"""Watchdog: a stage that makes no progress reports where it hangs and exits.
 
 Progress is a beat (a token, turn, API response or micro-batch), a timer or a log line. Time counts
 only while this process could have worked: a gap between two checks counts as at most two check
-intervals. So a suspended process (SIGSTOP, a sleeping machine) continues, and so does one that
-loses an episode to a time-out every minute.
+intervals. So a process that was suspended (SIGSTOP, a sleeping machine) is not ended, nor is one
+that loses an episode to a time-out every minute.
 """
 
 import faulthandler
@@ -22,8 +22,8 @@ from spa.run.signals import stacks_on_request
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
-"""Delay in seconds after which C code takes over, if the interpreter is blocked and Python code
-cannot run."""
+"""Seconds after the time-out at which the kernel ends the process if the interpreter is blocked and
+the watchdog's own thread cannot run."""
 LONGEST_LOOK_S = 5.0
 NOTICE_S = 300.0
 """Interval in seconds at which a long step logs what it is doing."""
@@ -41,19 +41,20 @@ def beat() -> None:
 
 
 def beats() -> int:
-    """A number that changes whenever progress was recorded since the last call."""
+    """The number of the latest beat: two calls return different numbers if progress was recorded
+    between them."""
     return _LAST_BEAT[0]
 
 
 class Watchdog:
     """Ends the process if there is no progress for `timeout_s` seconds, after writing the stacks of
-    all threads to `path` (None: stderr). While it watches, `kill -USR1 PID` writes them there,
-    afterwards to stderr. Without `timeout_s` it never ends the process. During a long step, it logs
-    every few minutes what the stage `name` is doing.
+    all threads to `path` (None: stderr). Until `close`, `kill -USR1 PID` writes the stacks to the
+    same place; afterwards, to stderr. Without `timeout_s` it never ends the process. During a long
+    step, it logs every few minutes what the stage `name` is doing.
 
     If C code blocks the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
-    after the CPU time that all cores use in that period. CPU time does not pass while the process
-    is suspended.
+    once its threads have used as much CPU time as all cores provide in `timeout_s` + `BACKUP_S`
+    seconds. CPU time does not pass while the process is suspended.
     """
 
     def __init__(self, path: Path | None, timeout_s: float | None, *, name: str = "") -> None:

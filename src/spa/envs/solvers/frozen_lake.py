@@ -10,8 +10,8 @@ Values = tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
-    """The values for 0 to `limit` actions left. success_rate: probability of the intended move, 1
-    without slips."""
+    """The values of all cells with 0, 1, …, `limit` actions left. success_rate: probability of the
+    intended move, 1 without slips."""
     # With no actions left, the value is 1 on the goal and 0 elsewhere.
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
     out = [now]
