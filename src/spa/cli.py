@@ -22,18 +22,19 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errn
 """Error codes of a full, broken or read-only disk."""
 
 NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
-"""Error codes of names that cannot be a file or folder, or that already are something else."""
+"""Error codes of paths where no file or folder can be made, for example because one of another kind
+is there."""
 
 TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 """The first words of all commands."""
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command of one or two words, with its own arguments and those that all
-    commands share."""
+    """Make the parser of the command `name` (one or two words), with the command's own arguments
+    and the ones that all commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
-        # `compare --seed 1` would be read as `--seeds 1`.
+        # Otherwise `compare --seed 1` would be read as `--seeds 1`.
         allow_abbrev=False,
         prog=f"spa {name}",
         description=command.summary[0].upper() + command.summary[1:] + ".",
@@ -50,7 +51,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
 
 
 def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command; the `key=value` words become `overrides`, and all words `typed`."""
+    """Parse the words of a command. The result also contains the `key=value` words as `overrides`,
+    and all words as `typed`."""
     parser = make_parser(name)
     typed = list(words)
     overrides: list[str] = []
@@ -64,7 +66,8 @@ def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
 
 
 def prepare(args: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
-    """The function of a command, and its options. Raises SpaError if there is no such command."""
+    """Return the function that runs a command, and the parsed options to call it with. Raises
+    SpaError if there is no such command."""
     name, words = _name_of(args)
     options = parse(name, words)
     apply_verbosity(options)
@@ -79,8 +82,8 @@ def execute(args: Sequence[str]) -> int:
 
 
 def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
-    """The command with which `args` begin, and its remaining words. Raises SpaError if there is
-    none."""
+    """Return the name of the command with which `args` begin, and the remaining words. Raises
+    SpaError if there is no such command."""
     first, *rest = args
     if first in COMMANDS:
         return first, rest
@@ -99,7 +102,7 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0 success, 2 an error that the user can fix, 130
     interrupted, 143 terminated."""
-    # Before anything imports torch, which reads these settings when it is loaded.
+    # This comes before anything imports torch, which reads these settings when it is loaded.
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -120,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name = " ".join(args[: 2 if actions(args[0]) else 1])
     try:
-        # Inside the try, so that an invalid SPA_LOG is reported like any other user error, without
-        # a traceback.
+        # This is inside the try, so that an invalid SPA_LOG is reported like any other user error,
+        # without a traceback.
         verbosity_from(os.environ)
         with stoppable():
             run, options = prepare(args)
@@ -257,8 +260,8 @@ def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
     from spa.config.load import load_config
 
     overrides = [arg for arg in args if "resume_mode" in arg]
-    # Any word of the command may be the name; words that are not a configuration fail to load and
-    # are skipped.
+    # Any word of the command may name a configuration. Words that do not fail to load and are
+    # skipped.
     for name in (*words, "base"):
         try:
             if load_config(name, overrides, stages=()).trainer.resume_mode == "disable":

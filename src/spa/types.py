@@ -3,9 +3,9 @@
 Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one response, G
 groups, K members per group.
 
-One index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t. Training
-arrays are prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1 from tokens
-0..a. Only `spa.training.batch` converts from one to the other.
+There is one index convention. Episode arrays are token-aligned, `[T]`: entry t describes token t.
+Training arrays are prediction-aligned, `[B, A]`: entry a describes the prediction of token a + 1
+from tokens 0..a. Only `spa.training.batch` converts from one to the other.
 """
 
 from __future__ import annotations
@@ -334,7 +334,8 @@ class EpisodeBatch(TokenBatch):
     # it); -1 in the first prompt, in padding and in replayed examples
     turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
-    # float32 [B, A]  on the last sampled token of the episode (or of each turn)
+    # float32 [B, A]  on the last sampled token of the episode (or of each turn); after
+    # normalization, also on other tokens
     rewards: torch.Tensor
     scores: torch.Tensor  # float32 [B]     un-normalized score of the episode
     group_ids: torch.Tensor  # int64   [B]

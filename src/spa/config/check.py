@@ -38,7 +38,8 @@ def check(cfg: Config, problems: Problems, stages: Collection[StageName] = STAGE
     for name, groups in (("train", cfg.es_manager.train), ("val", cfg.es_manager.val)):
         _check_groups(cfg, f"es_manager.{name}", groups, problems)
     played = cfg.es_manager.train.env_configs.tags + cfg.es_manager.val.env_configs.tags
-    # Only tags that are played: others may name types from packages that are not installed.
+    # Only tags that are played are checked: the types of others may be in packages that are not
+    # installed.
     for tag in dict.fromkeys(tag for tag in played if tag in cfg.custom_envs):
         _check_env(f"custom_envs.{tag}", cfg.custom_envs[tag], problems)
     if "ppo" in stages:
@@ -187,8 +188,8 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
 
 
 def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
-    """Validate only the name of the type: its options are validated when it is made, since its
-    module may be heavy to import."""
+    """Validate the name of the environment type. Its options are validated only when the
+    environment is made, because importing its module may be slow."""
     if spec.env_type not in env_types() and ":" not in spec.env_type:
         hint = (
             "use a registered type, or your own class as package.module:Class; "

@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 Affects = Literal["semantics", "numerics", "paths", "logging"]
 """The effect of a setting. `semantics`: the results or the precision of a stage. `numerics`: memory
-and speed, and so at most the last digits. `paths`: where files are, which copies are kept, who
-starts what. `logging`: what is measured, logged and shown."""
+and speed, which change at most the last digits of results. `paths`: where files are, which
+checkpoints are kept, and what is started. `logging`: what is measured, logged and shown."""
 
 # Beyond 2**53 a float64 skips whole numbers.
 MOST_INT = 2**53
 MOST_FLOAT = 1e9
-"""Larger numbers are typing errors: tensors, timers and JSON would each fail on them in a different
-way."""
+"""Larger numbers must be typos. They are rejected, because tensors, timers and JSON would each fail
+on them in a different way."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
 """The part of a key's value that counts for fingerprints: the value itself, or the content of the
@@ -28,7 +28,8 @@ model, file, data set or checkpoint that it names."""
 
 
 class Invalid(ValueError):
-    """A broken rule of a section. key: the setting to change. text: what is wrong with it."""
+    """Raised if a section's settings break a rule. key: the setting to change. text: what is wrong
+    with it."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)

@@ -26,9 +26,9 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """Number of CPU threads of this process if the configuration sets none. It is 1 in a worker
-    process of spa, because the methods of a comparison share the machine. Otherwise None: PyTorch's
-    own choice, which follows OMP_NUM_THREADS."""
+    """Number of CPU threads of this process if the configuration sets none: 1 in a worker process
+    of spa, because the methods of a comparison share the machine. Otherwise None, which leaves the
+    choice to PyTorch; it follows OMP_NUM_THREADS."""
     return None if multiprocessing.parent_process() is None else 1
 
 
@@ -40,8 +40,8 @@ def threads_of(cfg: Config) -> int | None:
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:
-    """Choose the engine of `cfg` and split it over at most `gpus`; also return a warning for every
-    value that was lowered.
+    """Choose the engine of `cfg` and limit the number of GPUs that it splits the model over to
+    `gpus`; also return a warning for every value that differs from the requested one.
 
     `rollout.name` auto becomes vllm if it is installed and the run may use a GPU, else local. If
     vLLM is named but cannot run, local replaces it with a warning; a CPU build of vLLM runs without

@@ -96,8 +96,8 @@ def load_config(
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
-        # After each override: a later `model_path=…` overrides an earlier model path in the
-        # original's form.
+        # This is repeated after each override, so that a later `model_path=…` overrides an earlier
+        # model path in the original's form.
         notes += translated("one_model", tree)
     plain = _resolve(tree, problems, notes)
     notes += translated("translate", plain, problems, written)
@@ -119,8 +119,8 @@ def load_config(
 
 
 def _with_variables(tree: Any, notes: list[str]) -> Any:
-    """Set variables that other projects' launch scripts define and this environment does not, with
-    the values of those scripts."""
+    """Return `tree` with references to unset environment variables replaced, if the launch scripts
+    of another project set them; they get the values of those scripts."""
     for name in plugins("translations"):
         tree = load_plugin("translations", name).with_variables(tree, notes)
     return tree
@@ -224,8 +224,8 @@ def _find(name: str) -> Path:
 
 
 def _hydra(name: str, folder: Path | None) -> dict[Any, Any]:
-    """Compose `name` with Hydra from `folder`, followed by the package in the search path, or from
-    the package alone."""
+    """Compose the file `name` with Hydra. Files are searched for in `folder` if given, then in the
+    package `spa.config`. Raises ConfigError if a file is missing or cannot be read."""
     where = f"{folder / name}.yaml" if folder else name
     try:
         if folder is not None:
@@ -278,8 +278,8 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
 
 
 def _fill(tree: Mapping[Any, Any], base: Mapping[Any, Any], path: str = "") -> dict[Any, Any]:
-    """`tree` with missing keys filled in from `base`. An environment tag or API model is never
-    filled in."""
+    """Return `tree` with missing keys filled in from `base`. The settings of an environment tag or
+    an API model are not filled in."""
     out = dict(base)
     for name, value in tree.items():
         if isinstance(value, Mapping) and isinstance(out.get(name), dict) and path not in FREE:
@@ -349,8 +349,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 
 
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
-    """`tree` with its interpolations resolved by OmegaConf. An interpolation that cannot be
-    resolved is added to `problems` under its key."""
+    """Return `tree` with its interpolations resolved by OmegaConf. If one cannot be resolved, add a
+    problem under its key and return {}."""
     # Checked before resolving, which would copy the secret into the tree and so into config.yaml.
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
@@ -386,7 +386,7 @@ _CONFIG = TypeAdapter(Config)
 
 
 def _validate(plain: Mapping[str, Any], problems: Problems) -> Config | None:
-    """Validate the tree with pydantic; None if it is invalid."""
+    """Validate the tree with pydantic. If it is invalid, add the problems and return None."""
     try:
         return _CONFIG.validate_python(plain)
     except ValidationError as error:
@@ -424,8 +424,8 @@ def _source(key: str, raw: Mapping[str, Any]) -> str:
 
 
 def spread_groups(cfg: Config) -> Config:
-    """Fill in `n_groups` where it is null: as evenly as possible, the first tags getting the
-    rest."""
+    """Fill in `n_groups` where it is null, dividing the groups among the tags as evenly as
+    possible; the first tags get the remainder."""
 
     def spread(groups: GroupsConfig) -> GroupsConfig:
         envs = groups.env_configs

@@ -90,7 +90,8 @@ def add_validation_errors(
 
 
 def _dotted(location: Sequence[int | str], tree: Any) -> str:
-    """The dotted key of pydantic's location, which also names the members of unions."""
+    """Convert pydantic's location to a dotted key. Names of union members, which the location also
+    contains, are left out."""
     key = ""
     for part in location:
         if isinstance(tree, Mapping):

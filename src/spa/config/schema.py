@@ -221,7 +221,7 @@ class APIModelConfig:
     def _can_be_asked(self) -> Self:
         if self.provider_name == "custom" and not self.base_url:
             raise Invalid("base_url", "is required if provider_name=custom")
-        # At any depth: `extra_body.api_key` would be saved as well.
+        # Keys at any depth are checked: `extra_body.api_key` would be saved as well.
         for key in flatten(self.generation_kwargs):
             if is_secret(key):
                 text = (

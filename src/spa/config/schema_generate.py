@@ -318,7 +318,7 @@ class GenerateConfig:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that play."""
+        """Names of the policies that play: the keys of `mixture`, or else `policy`."""
         return tuple(self.mixture or (self.policy,))
 
     @property

@@ -297,7 +297,7 @@ class ReplayConfig:
 
     @property
     def corrects_rollouts(self) -> bool:
-        """True if ground truth replaces predictions in the step's own episodes."""
+        """True if the step's own episodes are replayed, with true states instead of the model's."""
         return self.examples > 0 and self.source == "rollouts"
 
 
@@ -446,7 +446,7 @@ class ActorConfig:
 
     @model_validator(mode="after")
     def _kl_has_effect(self) -> Self:
-        # An error, not ignored: with coefficient 0 the run would look like one with KL.
+        # A coefficient of 0 is an error, because the run would look like one with a KL term.
         if self.use_kl_loss and self.kl_loss_coef == 0:
             raise Invalid(
                 "kl_loss_coef",

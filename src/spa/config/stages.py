@@ -82,15 +82,15 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "model_config": ("selfplay", "eval"),
     "model_info": ("selfplay", "eval"),
 }
-"""Section or key -> stages that read it; the longest matching prefix of a key counts. A stage's
-fingerprint includes that of the stage before, so stage 2 depends on everything that self-play
-reads."""
+"""The stages that read each section or key; for a key, the longest matching prefix counts. A
+stage's fingerprint includes the fingerprint of the previous stage, so stage 2 depends on everything
+that self-play reads."""
 
 UNRECORDED: dict[StageName, tuple[str, ...]] = {
     "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
 }
-"""Settings that older records of a stage lack, and whose value need not have been the schema's
-default, because presets differ. A missing value matches every value."""
+"""Settings that are missing from older records of a stage. Since presets differ from the schema's
+defaults, their value is unknown, and a missing value matches every value."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
@@ -98,15 +98,15 @@ _REPLAYED = tuple(
     for name, stages in SECTIONS.items()
     if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""Settings of replayed examples: stored examples are tokenized again, and rollouts are corrected
-with these settings."""
+"""Settings that PPO uses to prepare replayed examples: stored examples are tokenized again, and
+rollouts are corrected."""
 
 
 ENTRIES = {
     "custom_envs": EnvSpec(env_type=""),
     "model_info": APIModelConfig(provider_name="openai", model_name=""),
 }
-"""Sections whose entries the user names, each with an entry that has the defaults."""
+"""Sections whose entries the user names, each with an example entry that holds the defaults."""
 
 
 @functools.cache
@@ -141,10 +141,10 @@ def key_of(path: str) -> Key:
 
 
 def values_of(cfg: Config, stage: StageName) -> dict[str, Any]:
-    """Dotted key -> plain value of everything that a stage reads. Leaves out settings without
-    effect: environments that the stage does not play, API models that it does not call, and options
-    of rollouts that are not replayed. Also leaves out checkpoints of the run itself to resume from,
-    and the number of PPO steps unless a learning rate depends on it."""
+    """Return the plain values of all settings that affect a stage, by dotted key. Leaves out
+    settings without effect: environments that the stage does not play, API models that it does not
+    call, and settings of replay that is off. Also leaves out the run's own checkpoints to resume
+    from, and the number of PPO steps unless a learning rate depends on it."""
     settings = {
         key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)
     }
@@ -180,8 +180,8 @@ def _replays(cfg: Config, name: str) -> bool:
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
-    """The resume keys that are unset or name a checkpoint of the run itself, which makes it the
-    same run."""
+    """Yield the resume keys that do not count as settings: they are unset, or name a checkpoint of
+    the run itself."""
     named = cfg.sft.trainer.resume_path
     own = cfg.sft.trainer.default_local_dir
     if named is None or _lies_in(named, own, f"{cfg.trainer.run_dir}/round_1/sft"):
@@ -199,8 +199,8 @@ def _lies_in(named: str, *folders: str) -> bool:
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a stage without the gate's, and without those of a replay of 0 examples.
-    Records of older versions have them, because the gate used to control training."""
+    """Return a stage's values without the settings of the gate, and without the settings of replay
+    if replay is off. Older records contain both, because the gate used to control training."""
     idle = ("gate.",) if values.get(f"{_REPLAY}.examples") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 
@@ -217,8 +217,8 @@ def _has_an_end(cfg: Config) -> bool:
 
 
 def default_of(key: str) -> Any:
-    """The schema's default of a dotted key, for records older than the key; None if it has none.
-    For a key of an environment tag, the default of its section, whatever the tag."""
+    """Return the schema's default of a dotted key, for records that are older than the key; None if
+    it has no default. All environment tags have the same defaults, and so do all API models."""
     section, _, field = key.partition(".")
     return _defaults().get(f"{section}.*.{field.partition('.')[2]}" if section in ENTRIES else key)
 

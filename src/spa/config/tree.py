@@ -38,7 +38,7 @@ def schema_keys(cls: type = Config, prefix: str = "") -> Iterable[tuple[str, Any
 
 
 def type_name(kind: Any) -> str:
-    """A type as the reference page shows it: `int`, `str | None`, `tuple[float, float]`."""
+    """Format a type for the reference page: `int`, `str | None`, `tuple[float, float]`."""
     origin = get_origin(kind)
     args = get_args(kind)
     if origin is Annotated:

@@ -49,15 +49,16 @@ class Replica:
         return self.model
 
     def gathered(self, state: Any) -> Any:
-        """The model's optimizer state (nested) with full tensors. Collective; only rank 0 gets
-        them."""
+        """Return `state`, the optimizer's nested state, with full tensors instead of shards.
+        Collective: every rank must call it, but only rank 0 gets the tensors."""
         return state
 
     def passes(
         self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
-        """Yield the rows of each forward pass, and whether they count. If ranks must stay in step,
-        a rank with fewer micro-batches than others gets `dummy` rows, which do not count."""
+        """Yield the rows of each forward pass, and whether they count. cut: the rows of this rank's
+        micro-batches. If ranks must stay in step, a rank with fewer micro-batches than others makes
+        extra passes over the `dummy` rows, which do not count."""
         # A rank without rows still makes one backward pass, because averaging the gradients needs
         # every rank.
         count = (
@@ -82,6 +83,6 @@ class Replicated(Replica):
         # Without gradients there is nothing to send, so no rank waits.
         if not torch.is_grad_enabled():
             return work(self.model, *args)
-        # Gradients are added up here first and sent with the last micro-batch.
+        # Gradients are accumulated on this rank and sent with the last micro-batch.
         with nullcontext() if last else self._ddp.no_sync():
             return self._ddp(work, *args)

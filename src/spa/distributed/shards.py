@@ -30,9 +30,9 @@ from spa.errors import ConfigError
 class Sharding:
     """Sharding options. group: number of ranks that share one copy of the model; -1 means all
     ranks, fewer means hybrid sharding with several copies. reshard_after_forward: free gathered
-    parameters after the forward pass. offload: keep the shards in CPU memory. dtype: of the
-    gathered parameters, None for the dtype of the weights; with a dtype, gradients are reduced in
-    float32."""
+    parameters after the forward pass. offload: keep the shards in CPU memory. dtype: convert
+    gathered parameters to this dtype, and reduce gradients in float32; None keeps the dtype of the
+    weights for both."""
 
     group: int = -1
     reshard_after_forward: bool = True
@@ -51,7 +51,7 @@ class Sharded(Replica):
     ) -> None:
         super().__init__(model, world)
         self._device = next(model.parameters()).device
-        # Copied before `fully_shard` turns the parameters into shards.
+        # The copy is made before `fully_shard` turns the parameters into shards.
         self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
         # Prefix sharing would run each layer twice per forward pass, and only on some ranks. FSDP2
         # gathers a layer once per backward pass, on all ranks together, so sharing is off.
@@ -91,8 +91,8 @@ class Sharded(Replica):
         return self._whole
 
     def gathered(self, state: Any) -> Any:
-        """The state with full tensors on the CPU of rank 0; other ranks get None for each
-        tensor."""
+        """Return the state with full tensors, on the CPU of rank 0; other ranks get None in place
+        of each tensor."""
         if isinstance(state, torch.Tensor):
             full = full_tensor(state.detach(), self._device)
             return full.cpu() if self.world.is_main else None

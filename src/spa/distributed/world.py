@@ -184,8 +184,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
-    # Imported before the group exists. DDP and FSDP2 would import this module later, and its
-    # functions would then hold the group in their default arguments.
+    # This module must be imported before the group exists. DDP and FSDP2 would import it later, and
+    # its functions would then hold the group in their default arguments.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
@@ -197,7 +197,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
             traceback.clear_frames(stop.__traceback__)  # its frames reference the models
             _leave()
             raise
-        # Not after an error: `_leave` waits for all ranks, and the others may still be running.
+        # This is skipped after an error: `_leave` waits for all ranks, and the others may still be
+        # running.
         _leave()
 
 

@@ -1,4 +1,4 @@
-"""A launcher's job: one command of the recipe, the same on every rank."""
+"""A launcher's job: one stage or a run of all stages, started in the same way on every rank."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,8 +26,8 @@ JobName = Literal["run", "generate", "sft", "ppo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stage, or all of them (`run`). ckpt, generate_data: as on the command line, for `run`.
-    gate: start PPO alone only if the world-model gate has passed."""
+    """One stage, or all of them (`run`). The other fields are arguments of `pipeline.run` and have
+    no effect for single stages."""
 
     stage: JobName
     ckpt: str = "last"
@@ -36,7 +36,7 @@ class Job:
 
     @property
     def work(self) -> Callable[[Config], Path]:
-        """The recipe's function that does the job."""
+        """The function that does the job and returns the path of its result."""
         match self.stage:
             case "run":
                 return partial(
@@ -55,7 +55,8 @@ class Job:
 
 @contextmanager
 def prepared(cfg: Config, job: Job) -> Iterator[Config]:
-    """The configuration with which this rank does a job, after checks for predictable failures."""
+    """Check a job for predictable failures, and yield the configuration to run it with: `cfg` with
+    precision and token budgets resolved. Raises TrainingError if code outside spa exits."""
     folders = pipeline.every_folder(cfg)
     # Rank 0 chooses, since another rank may run on another CPU, but all must compute in one
     # precision.
@@ -79,8 +80,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
-    """The number of failed episodes of a job's stages, and of all their episodes, from their
-    metrics."""
+    """Return the number of failed episodes and the number of all episodes in a job's stages, as
+    recorded in their metrics."""
     folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
     for folder in pipeline.every_folder(cfg) if job.stage == "run" else [folders[job.stage]]:

@@ -1,4 +1,4 @@
-"""Mixtures: several policies that share the turns or the episodes."""
+"""Mixtures of policies, each of which plays some of the turns or episodes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class MixedEngine:
-    """Several policies; `choose` returns the index in `players` of the one that responds to a
-    prompt."""
+    """An engine that mixes several policies. choose: returns the index in `players` of the policy
+    that responds to a prompt."""
 
     def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
         self.players = players

@@ -14,8 +14,8 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Prompt
 
 FAR = 64
-"""Number of actions ahead within which a solver looks for a path: on slippery ice, no path exists
-within the first few."""
+"""Number of actions that a solver looks ahead. It is large, because on slippery ice a few actions
+may not be enough to reach the goal."""
 
 
 def require_solver(env: TextEnv, tag: str) -> None:
@@ -31,8 +31,8 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
     """An engine that plays optimally, using the environment's own solver
     (`TextEnv.expert_actions`), in the format of the prompt.
 
-    In a game of chance, the solver gives one action at a time, so the number of turns limits what
-    it reaches. From a state without a path to the goal it takes a uniformly random action.
+    In a game of chance, the solver returns one action at a time, so an episode has no more actions
+    than turns. From a state without a path to the goal, the engine takes a uniformly random action.
     """
 
     def response(prompt: Prompt) -> str:

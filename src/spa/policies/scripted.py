@@ -19,8 +19,8 @@ Response = Callable[[Prompt], str]
 
 
 class ScriptedEngine:
-    """An engine whose response is a function of the prompt; the function's text includes the
-    prefill."""
+    """An engine that computes its responses without a model. response: the function from a prompt
+    to the text of the response, including the prefill."""
 
     def __init__(self, response: Response, template: ChatTemplate | None = None) -> None:
         self.response = response
@@ -72,7 +72,8 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
         rng = np.random.Generator(np.random.PCG64(prompt.seed))
         # The number of actions is random, so that the data contains long plans and short ones.
         count = int(rng.integers(1, max_actions + 1))
-        # Cut after sampling, so that a tag's own limit changes no random numbers.
+        # The prompt's limit is applied after sampling, so that it does not change the random
+        # numbers.
         count = min(count, prompt.max_actions or count)
         answer = f" {prompt.action_sep} ".join(prompt.context.random_plan(rng, count))
         return formatted(prompt, answer)

@@ -22,7 +22,7 @@ class Puzzle:
     hash: str
     difficulty: int | None
     difficulty_unit: str
-    best: float | None  # success of the best policy; None if unknown, or if the tag's card has it
+    best: float | None  # success of the optimal policy; None if unknown or in the tag's card
     # Whether each reference policy wins; None if it is not available, {} if the tag has reference
     # scores.
     references: dict[str, bool | None]

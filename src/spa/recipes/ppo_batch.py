@@ -51,8 +51,9 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
-    """Score the episodes with policy, reference and critic before any update, and weight the policy
-    loss for the mismatch with the sampler if configured."""
+    """Compute log-probs of policy and reference, and values of the critic, before any update. If
+    configured, weight the policy loss to correct the mismatch with the sampler. Adds the measured
+    mismatch to `metrics`."""
     actor = cfg.actor_rollout_ref.actor
     ref_cfg = cfg.actor_rollout_ref.ref
     sampling = models.sampling

@@ -85,8 +85,8 @@ class ActorLoss:
 
 
 def world_loss(cfg: WorldLossConfig, logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The scalar mean loss on the known tokens of episodes; `weights` [b, A] are normalized over
-    the mini-batch."""
+    """The scalar mean world-model loss of a micro-batch. weights [b, A]: weights of the tokens that
+    carry the loss, normalized over the mini-batch."""
     if cfg.kind == "cross_entropy":
         return cross_entropy(logprobs, weights)
     return clipped_absolute_error(logprobs, weights, most=cfg.most)

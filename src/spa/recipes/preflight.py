@@ -112,7 +112,7 @@ def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
 
 
 def _vllm_plays(cfg: Config, stages: Collection[StageName], model: str) -> bool:
-    """Return whether vLLM plays with `model` itself, rather than with the result of SFT."""
+    """Return whether vLLM plays with the model `model`, and not only with the result of SFT."""
     own = "self" in cfg.generate.policies if "selfplay" in stages else "sft" not in stages
     return own and engine_name(cfg, model) == "vllm"
 

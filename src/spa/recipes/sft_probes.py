@@ -59,7 +59,7 @@ def world_model_check(
     cfg: Config, learner: Learner, probes: Probes, recorder: Recorder, step: int
 ) -> Metrics:
     """Play the probes in the format of the examples; return world-model accuracy and entropy.
-    Without entropy, and with a warning, if no probe could be played."""
+    If no probe could be played, log a warning and leave out the entropy."""
     # The engine computes with the current weights. It is closed after each check, so that no cache
     # outlives an update.
     engine = engine_kind("local").make(
