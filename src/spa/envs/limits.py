@@ -86,8 +86,8 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
 
 @contextmanager
 def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterator[None]:
-    """Raise TimedOut after `seconds`, with a message of `what`, `advice` and the place where it
-    hung. There is no limit if `seconds` is None, or outside the main thread.
+    """Raise TimedOut after `seconds`. The message contains `what`, `advice` and the place where the
+    code hung. There is no limit if `seconds` is None, or outside the main thread.
 
     The limit is an alarm (SIGALRM). It interrupts Python code, sleeping and waiting, but not a loop
     inside a C library or code that sets its own alarms.

@@ -29,8 +29,9 @@ def play_report(
 
     Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval
     over puzzles. A puzzle with fewer than k finished attempts does not count for that k. A k
-    without any puzzle is left out. Over all attempts, action ratios are per executed action and
-    turn ratios per turn. `by_difficulty` has Pass@1 per difficulty.
+    without any puzzle is left out. Ratios pool all attempts: they are shares of the executed
+    actions (`*_per_action`) or of the turns (`format_rate`, `cut_off`). `by_difficulty` has Pass@1
+    per difficulty.
     """
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     turns = sum(attempt.turns for attempt in attempts)
@@ -126,5 +127,5 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def rounded(value: Any) -> float:
-    """A figure rounded as in result files."""
+    """Round a figure to the `DIGITS` decimals of result files."""
     return round(float(value), DIGITS)

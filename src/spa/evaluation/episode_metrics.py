@@ -30,7 +30,8 @@ def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 
 
 def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """The same metrics over all tags together, as `<prefix>/<name>`."""
+    """The metrics of `episode_metrics`, without `errors`, over all tags together, as
+    `<prefix>/<name>`."""
     played = [episode for episode in episodes if episode.stop is not StopReason.ERROR]
     return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
 

@@ -35,8 +35,8 @@ class Outcome:
 
     @property
     def played(self) -> bool:
-        """False for an attempt that an error of the engine or the environment ended: no figure
-        counts it."""
+        """False if an error of the engine or the environment ended the attempt; no figure counts
+        such attempts."""
         return self.stop != StopReason.ERROR
 
 
@@ -126,7 +126,7 @@ def group_of(
     *,
     searches: Callable[[Episode], Sequence[SearchScore]] = lambda episode: (),
 ) -> Group:
-    """The attempts at one puzzle, in the order of the members. `searches`: the scores of an
+    """The attempts at one puzzle, in the order of the members. `searches`: returns the scores of an
     episode's searches."""
     first = episodes[0]
     return Group(

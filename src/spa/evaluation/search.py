@@ -1,4 +1,4 @@
-"""Accuracy of written searches: replay their puzzles and compare with the game."""
+"""Accuracy of written searches: replay the episodes, and compare each search with the game."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,9 @@ MakeEnv = Callable[[str], TextEnv]
 
 
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
-    """The score of each turn that wrote a search; empty for other response formats, and if the game
-    does not name its states or they cannot be searched."""
+    """The score of each turn that wrote a search. Empty for other response formats, for episodes
+    that ended in an error, if the game has changed since the recording, or if its states have no
+    names or cannot be searched."""
     form = format_of(episode.response_format)
     if episode.stop is StopReason.ERROR or not form.scored(episode):
         return []
@@ -71,6 +72,6 @@ def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefi
 
 
 def pooled_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
-    """The same over all tags together, as `<prefix>/<name>`."""
+    """`search_metrics` over all tags together, as `<prefix>/<name>`."""
     scores = [score for episode in episodes for score in episode_scores(episode, make_env)]
     return {f"{prefix}/{name}": value for name, value in search_metrics(scores).items()}

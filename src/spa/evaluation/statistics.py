@@ -166,8 +166,8 @@ def paired_difference(
 
 
 def _not_too_sure(interval: Interval, level: float) -> Interval:
-    """Widen an interval of zero width, which occurs if all puzzles have equal values, to that of a
-    rate of 0 in as many trials."""
+    """Widen an interval of zero width, which occurs if all puzzles have equal values: the upper end
+    of the Wilson interval of 0 successes in as many trials becomes its half-width."""
     if interval.high - interval.low > 1e-9:
         return interval
     spread = wilson_interval(0, interval.n, level=level).high

@@ -1,5 +1,5 @@
-"""The same conversations in base format: plans and answers without states, for the baseline
-`vanilla_format`."""
+"""Examples of self-play in base format: the same conversations, with plans and answers but without
+states, for the baseline `vanilla_format`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from spa.types import Episode, SFTExample
 
 
 class Base(Play):
-    """One example per turn, without its states (`spa.worldmodel.base_format`)."""
+    """Source of examples in base format: one per turn, without its states
+    (`spa.worldmodel.base_format`)."""
 
     mode = "base"
     has_states = False
@@ -43,7 +44,7 @@ class Base(Play):
         steps = trainer.total_training_steps
         longer = replace(
             trainer,
-            # None stays None: then the epochs count.
+            # None stays None: `total_epochs` then determines the length.
             total_training_steps=steps and steps * count,
             total_epochs=trainer.total_epochs * count,
         )

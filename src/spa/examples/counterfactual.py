@@ -1,5 +1,6 @@
 """Examples of plans that were not played: each is tried in a copy of the game
-(`spa.worldmodel.branches`), as its own example or as a plan to choose from."""
+(`spa.worldmodel.branches`), and becomes an example of its own or one of the plans to choose
+from."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +15,8 @@ from spa.types import Episode, SFTExample
 
 
 class Counterfactual(Play):
-    """Examples of self-play, and of the outcomes of other plans in every state."""
+    """Source of the examples of self-play, and of examples with the outcomes of other plans in
+    every state."""
 
     policies = ("counterfactual",)
     checks_puzzles = True

@@ -12,7 +12,7 @@ from spa.types import Episode, SFTExample
 
 
 class Moves(Play):
-    """One example per turn with a single action (`spa.planning.moves`)."""
+    """Source of single moves: one example per turn, with a single action (`spa.planning.moves`)."""
 
     has_states = False
     checks_puzzles = True
@@ -31,7 +31,7 @@ class Moves(Play):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The moves of an episode."""
+        """The move examples of an episode, and the number of dropped turns by reason."""
         from spa.planning.moves import move_examples
 
         made, dropped = super().of_episode(cfg, puzzles, episode)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Play(ExampleSource):
-    """One example per turn that can be relabelled."""
+    """The default source, with one example per turn that can be relabelled."""
 
     order = 3
 
@@ -127,7 +127,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
 
 
 def at_start(env: TextEnv, episode: Episode) -> TextEnv:
-    """The environment with the same puzzle and the same noise as at the start of the episode."""
+    """Reset `env` to the puzzle and the noise of the start of the episode, and return it."""
     env.reset(
         seed=episode.puzzle_seed,
         options={"noise_seed": episode.noise_seed, "validation": False},

@@ -44,8 +44,9 @@ SEARCH_BATCH_SIZE = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """A question with its search and the search as text. dealt: text and path of the control's
-    search with permuted outcomes."""
+    """A state with the search from it. question: the state and its prompt. search: the search.
+    text: the search as text. dealt: text and path of the control's search with permuted outcomes;
+    None if a model predicts the outcomes."""
 
     question: "Question"
     search: Any
@@ -54,7 +55,7 @@ class Searched:
 
 
 class WrittenSearch(ExampleSource):
-    """One example per puzzle."""
+    """Source of responses that write a search, with one example per puzzle."""
 
     policies = ("search",)
     plays = False
@@ -254,7 +255,8 @@ def too_few(reason: str, dynamics: str) -> str:
 def fresh_puzzles(
     cfg: Config, puzzles: Puzzles, dropped: Counter[str], *, most: int
 ) -> "Iterator[Puzzle]":
-    """Yield fresh puzzles, without validation puzzles and without duplicates."""
+    """Sample `most` puzzles, and yield the new ones. Skips validation puzzles, duplicates and
+    puzzles that cannot be made, and counts them by reason in `dropped`."""
     envs = cfg.es_manager.train.env_configs
     # Each tag appears in proportion to its number of groups.
     tags = [
@@ -325,8 +327,8 @@ def fresh_puzzles(
 def questions(
     part: "Sequence[Puzzle]", worker: "RolloutWorker", dynamics: "Dynamics"
 ) -> "list[Question]":
-    """One state of each puzzle: its start or, for a later turn, a random state that earlier turns
-    can have led to. The start again if no other state can be reached."""
+    """Choose a state of each puzzle: its start or, for a later turn, a random state that earlier
+    turns can have led to. If no such state exists, the start is chosen."""
     from spa.planning.dynamics import Question, reachable
 
     asked = list[Question]()
@@ -362,7 +364,8 @@ def questions(
 
 
 def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the thoughts of each response, and the path that its answer begins."""
+    """Return the thoughts of each response, and the path whose first actions its answer
+    contains."""
     texts = [each.text for each in chosen]
     if kind == "other_puzzle":
         texts = of_other_puzzles(texts)
@@ -380,8 +383,8 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:
-    """For each search another search's text with the same number of lines if there is one (the next
-    in order), otherwise one of the nearest length. Raises DataError if all texts are the same."""
+    """For each search, the text of another search: the next one with the same number of lines, or
+    else one of the nearest length. Raises DataError if all texts are the same."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for number, text in enumerate(texts):
         by_length[text.count("\n")].append(number)
@@ -406,7 +409,7 @@ def of_other_puzzles(texts: Sequence[str]) -> list[str]:
 
 
 def taken(path: tuple[str, ...], question: "Question", prompter: Prompter) -> tuple[str, ...]:
-    """The part of the path that fits into one turn."""
+    """The first actions of the path, as many as one turn allows."""
     return path[: min(prompter.max_actions_per_turn, question.actions_left)]
 
 
@@ -423,7 +426,7 @@ def row_of(
     worker: "RolloutWorker",
     dynamics: "Dynamics",
 ) -> SFTExample:
-    """The example of a response, with the result of its actions."""
+    """The example of a response, with the reward and the next state that its actions lead to."""
     spec = question.puzzle.spec
     prompter = worker.prompters[spec.tag]
     actions = taken(path, question, prompter)

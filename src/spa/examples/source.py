@@ -62,7 +62,7 @@ class ExampleSource:
         """Add a problem for every setting that cannot be combined with this source."""
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
-        """Raise ConfigError for a game, after `reset`, that this source cannot use."""
+        """Raise ConfigError if this source cannot use the game `env`, which has been reset."""
 
     def first_round(self, cfg: Config) -> Config:
         """The configuration of the first round alone."""

@@ -11,8 +11,8 @@ _MMAP_MAX = -4
 
 
 def limit_kernel_caches() -> None:
-    """Limit the number of cached CPU kernels for bfloat16 matrices, one for each new shape. Call
-    this before the first matrix product.
+    """Limit the number of cached CPU kernels for bfloat16 matrix products, of which each new shape
+    adds one. Call this before the first matrix product.
 
     oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of many different
     lengths fill both caches, and a process that trains the demo grows by hundreds of megabytes. A

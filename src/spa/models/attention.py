@@ -98,8 +98,8 @@ def packed_attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed sequences, without a mask. query: [1, H, N, D]; key, value: [1, K, N, D];
-    cu_seq_lens_q: int32 [B + 1], where each sequence begins, and the end; max_length_q: longest
-    sequence. Returns [1, N, H, D]. Without `cu_seq_lens_q` it calls SDPA."""
+    cu_seq_lens_q: int32 [B + 1], the start of each sequence, followed by N; max_length_q: length of
+    the longest sequence. Returns [1, N, H, D]. Without `cu_seq_lens_q` it calls SDPA."""
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
@@ -118,8 +118,8 @@ def packed_attention(
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
-    """Mask `scores` [rows * K, shared * count, T]: by `mask`, or, if it is None, causally for
-    queries at the last `count` columns."""
+    """Add the mask to `scores` [rows * K, shared * count, T]: `mask`, or, if it is None, the causal
+    mask of queries at the last `count` columns."""
     # A single query is the last one, which may attend to every key.
     if mask is None and count == 1:
         return scores
@@ -148,11 +148,12 @@ def varlen_attention(
     """Causal attention of sequences that lie one after another, without padding and without a mask:
     query [N, H, D], key and value [M, K, D] with K dividing H -> [N, H, D].
 
-    query_starts, key_starts: int32 [B + 1], where each sequence begins, and the end. lengths: int32
-    [B], number of keys in use per sequence (inference only); by default, all keys up to the next
-    sequence. With `lengths`, the sequences' keys may be stored in any order. The last query of a
-    sequence aligns with its last key. Uses a flash kernel in half precision on CUDA; in float32 and
-    on a CPU, for tests, one sequence after another.
+    query_starts, key_starts: int32 [B + 1], the start of each sequence, followed by the end of the
+    last one. longest_query, longest_key: number of queries and of keys of the longest sequence.
+    lengths: int32 [B], number of keys in use per sequence (inference only); by default, all keys up
+    to the next sequence. With `lengths`, the sequences' keys may be stored in any order. The last
+    query of a sequence aligns with its last key. Uses a flash kernel in half precision on CUDA; in
+    float32 and on a CPU, for tests, one sequence after another.
     """
     if query.device.type == "cpu" or query.dtype == torch.float32:
         return _attention_by_sequence(query, key, value, query_starts, key_starts, scale, lengths)
@@ -223,7 +224,7 @@ def attends_to_everything(config: Any) -> bool:
 
 
 def can_be_plain(config: Any) -> bool:
-    """Return whether `plain_attention` computes the attention of this architecture."""
+    """Return whether `plain_attention` can compute the attention of this architecture."""
     return config.model_type in PLAIN_MODELS and attends_to_everything(config)
 
 

@@ -187,7 +187,7 @@ def _chunk(
 def token_values(
     critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor, *, images: RowImages | None = None
 ) -> torch.Tensor:
-    """float32 [B, A]: the value of the state before each masked prediction; zero where the mask is
+    """The value of the state before each masked prediction: float32 [B, A], zero where the mask is
     False."""
     packed = packs_rows(critic)
     shared = shares_prefix(critic)
@@ -212,7 +212,7 @@ def _read(
     shared: bool = False,
     images: RowImages | None = None,
 ) -> torch.Tensor:
-    """Hidden states [N, H] from which each masked token is predicted, row by row."""
+    """The hidden states [N, H] that predict the masked tokens, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
         # The number of tokens saved: all rows but the first skip the prefix.
@@ -300,9 +300,9 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
 
 
 def share_prefix(model: Any) -> bool:
-    """Let a prefix that all rows of a batch share be read once, if a trial shows that the model
-    then computes the same. Returns whether it does. Models that keep more than keys and values do
-    not."""
+    """Read a prefix that all rows of a batch share once instead of once per row, if a trial shows
+    that this does not change the outputs of the model. Returns whether prefixes are shared. Vision
+    models, and models with sliding windows or linear attention, do not share them."""
     body = layers_of(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):

@@ -46,8 +46,8 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 def model_source(name: str, *, code: bool = False) -> Path:
     """Resolve a model name to a folder: the built-in model's, a local one, or a Hub model's in the
-    local cache. If only its `global_step_N` children are models (a downloaded checkpoint), the
-    newest of them.
+    local cache. If the folder itself is not a model but has `global_step_N` children (a downloaded
+    checkpoint), the newest child is returned.
 
     code: also download the Python files of a Hub model. Raises ModelError for a folder that lacks a
     configuration or safetensors weights.
@@ -136,7 +136,8 @@ def _compiled_prefix(folder: Path) -> dict[str, str] | None:
 
 
 def indexed_weights(folder: Path) -> list[Path]:
-    """The weight files in subfolders that a model's index lists."""
+    """The weight files in subfolders that a model's index lists. Raises ModelError if the index is
+    damaged."""
     named: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:

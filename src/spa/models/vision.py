@@ -48,7 +48,7 @@ class ImageReader:
         return [int(grid.prod()) // self.merge**2 for grid in self.inputs(images)["image_grid_thw"]]
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Token ids with each image token repeated once per token of its image.
+        """Repeat each image token in `ids` as many times as its image has tokens.
 
         Raises ModelError if the number of image tokens differs from the number of images.
         """

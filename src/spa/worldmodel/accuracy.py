@@ -211,7 +211,7 @@ def _mean(flags: Iterable[bool]) -> float:
 
 
 def total_score(scores: Sequence[StateScore]) -> StateScore:
-    """The sum of all counts; `exact` if all scores are."""
+    """Add up the counts of several scores; `exact` is True if all of them are exact."""
     return StateScore(
         exact=all(score.exact for score in scores),
         units=sum(score.units for score in scores),
@@ -241,8 +241,8 @@ def with_world_model_reward(
 
     S of an observation is the share of its cells that are right. S of a prediction is the F1 of the
     changed cells (`foreseen_changes` with `within`), which a copy of the shown state cannot win. It
-    is 0 if a change is missed, and 0 if nothing changed, so that a turn without effect earns
-    nothing. A turn that is not in the world-model format gains nothing.
+    is 0 if no change is predicted right, which includes turns in which nothing changed: a turn
+    without effect earns nothing. A turn that is not in the world-model format gains nothing.
     """
     if not observation and not prediction:
         return list(episodes)

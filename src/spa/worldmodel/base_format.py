@@ -1,4 +1,5 @@
-"""The same conversations in base format: no states in the responses, and prompts that ask for none.
+"""Rewrite recorded conversations in base format: responses contain no states, and prompts ask for
+none.
 
 A model fine-tuned on them has seen the same games, plans and answers as the world model, in its own
 format, but no states: the baseline `vanilla_format`.
@@ -16,8 +17,9 @@ from spa.worldmodel.examples import assistant_positions
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded turn in place of an environment, for making prompts. env: what never changes.
-    state: the state shown in the turn. message: the message that contained it."""
+    """A recorded turn that takes the place of an environment when prompts are made. env: provides
+    everything that does not change during the game. state: the state that the turn showed. message:
+    the message that contained this state."""
 
     env: TextEnv
     state: str
@@ -28,7 +30,7 @@ class Recorded:
         return self.state
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The recorded list, as one text."""
+        """The list of legal actions in the recorded message, as one text; empty if it has none."""
         # If the prompt shows an image, its placeholder takes the place of the state.
         listed = listed_actions(self.message, IMAGE if self.env.image() is not None else self.state)
         return (listed,) if listed else ()
@@ -40,8 +42,8 @@ class Recorded:
 def in_base_format(
     examples: Sequence[SFTExample], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[SFTExample]:
-    """The examples of an episode with base prompts of `prompter`, and responses of only thoughts
-    and answer.
+    """The examples of an episode in base format: with prompts of `prompter`, which is in base mode,
+    and with responses that contain only thoughts and answer.
 
     env: an environment of the episode's tag, reset to its puzzle.
     """
@@ -78,8 +80,8 @@ def in_base_format(
 
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
-    """A turn's response as a base one: its thoughts, and the actions that were executed. Of a
-    malformed response only the readable actions are kept. If the format names plans, the thoughts
+    """A turn's response in base format: its thoughts, and the actions that were executed. Of a
+    malformed response, only the readable actions are kept. If the format names plans, the thoughts
     end with the plan."""
     thoughts = (turn.response.think or "") if turn.response.well_formed else ""
     actions = turn.executed if turn.response.well_formed else turn.response.actions

@@ -25,8 +25,9 @@ Plan = tuple[str, ...]
 
 
 def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
-    """Raise ConfigError if other plans cannot be tried in the environment, after `reset`: if it has
-    several players, or if it lists no actions and `plans` None requires all."""
+    """Raise ConfigError if other plans cannot be tried in the environment, which must have been
+    reset: it has several players, or it lists no actions although `plans` is None, which means all
+    actions."""
     if env.players > 1:
         raise ConfigError(
             f"{tag} has {env.players} players, but generate.policy=counterfactual and "
@@ -92,10 +93,10 @@ def counterfactual_examples(
 def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[tuple[tuple[Option, ...], int]]:
-    """For each turn the options of `choose_plan`, and the number of actions taken in copies for
-    them: the executed plan and others, `imagined_plans` in total, with their true outcomes, in
-    random order. The others are sampled as in `counterfactual_examples`, so no solver reveals which
-    plans are good.
+    """For each turn, the options of `choose_plan`, and the number of actions taken in copies to
+    make them. The options are the executed plan and others, `imagined_plans` in total, with their
+    true outcomes, in random order. The others are sampled as in `counterfactual_examples`, so no
+    solver reveals which plans are good.
 
     Raises the errors of `counterfactual_examples`.
     """
@@ -161,7 +162,8 @@ def _plans(
     plans: int | None,
     rng: np.random.Generator,
 ) -> Iterator[Plan]:
-    """Distinct plans, without the one that was taken."""
+    """Yield distinct plans to try, without the plan that the turn executed. plans: see
+    `counterfactual_examples`."""
     if plans is None:
         names = env.legal_actions()
         if not names:

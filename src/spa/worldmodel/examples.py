@@ -1,5 +1,5 @@
 """Make world-model examples from episodes: relabel, shuffle for the control, split by puzzle.
-Files: `parquet.py`."""
+`parquet.py` writes them to files."""
 
 import re
 from collections import Counter
@@ -254,9 +254,9 @@ def is_counterfactual(example: SFTExample) -> bool:
 
 
 def coverage_sample(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """Sample as many examples as there are, with replacement, each with weight 1 / count of its
-    kind: tag, executed actions, and whether the state changed. Rare outcomes (a blocked move) then
-    weigh as much as common ones. The order is kept."""
+    """Resample the examples with replacement, as many as there are, with weight 1 / n for an
+    example whose kind has n examples. A kind is a tag, the executed actions, and whether the state
+    changed. Rare outcomes (a blocked move) then weigh as much as common ones. The order is kept."""
     kinds = [
         (example.tag, example.executed, example.state != example.next_state) for example in examples
     ]

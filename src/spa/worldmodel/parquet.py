@@ -58,7 +58,7 @@ def write_parquet(path: Path | str, examples: Sequence[SFTExample]) -> None:
 
 def write_table(path: Path | str, table: pa.Table) -> None:
     """Write a table to a temporary file next to `path`, flush it to disk, and rename it to `path`.
-    Raises DataError."""
+    Raises DataError if it cannot be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

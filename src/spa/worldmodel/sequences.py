@@ -1,7 +1,7 @@
 """World-model examples as token sequences with a loss mask (`sft.data.loss_on`).
 
 Examples of one episode are prefixes of each other: the prompt of turn 3 contains turns 1 and 2.
-They are merged into one sequence with the loss of all of them: the same loss for a third of the
+They are merged into one sequence that carries the loss of all of them, for a third of the
 computation.
 """
 
@@ -177,8 +177,8 @@ def batch_order(
 
 
 def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
-    """Split examples into runs: each conversation begins with the previous one, its response
-    included."""
+    """Split examples into runs in which each conversation begins with the previous one, including
+    its response."""
     runs: list[list[SFTExample]] = []
     for example in examples:
         if runs:
@@ -195,7 +195,8 @@ def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
 def _longest_that_fits(
     run: list[SFTExample], template: ChatTemplate, max_length: int, mask_of: SFTMask
 ) -> tuple[TrainingSequence | None, int]:
-    """The sequence of the longest prefix of a run that fits uncut, and its number of examples."""
+    """The sequence of the longest prefix of a run that fits without truncation (None if not even
+    one example fits), and its number of examples."""
     best: TrainingSequence | None = None
     low, high = 0, len(run) + 1  # `low` examples fit, `high` do not
     count = len(run)  # most runs fit as a whole

@@ -39,7 +39,8 @@ class SFTData:
     steps: int
 
     def batches(self, *, seed: int, skip: int) -> Iterator[list[TrainingSequence]]:
-        """Endless batches of training sequences, shuffled by `seed`, without the first `skip`."""
+        """Yield batches of training sequences endlessly, shuffled by `seed`; the first `skip`
+        batches are skipped."""
         examples = [sequence.examples for sequence in self.train]
         for batch in batch_order(examples, self.batch_size, seed=seed, skip=skip):
             yield [self.train[i] for i in batch]
@@ -180,8 +181,8 @@ def from_game(cfg: Config) -> bool:
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:
-    """The folder of the data set: `data` or the run's own, or else a folder of the original SPA
-    code."""
+    """The folder of the data set: `data`, or else the run's own. If this folder has no training
+    file, a folder of the original SPA code that has one is returned instead."""
     folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     older = [] if (folder / TRAIN_FILE).is_file() else translated("data_folders", cfg)
     return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)

@@ -42,8 +42,8 @@ Record = dict[str, Any]
 
 
 def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[SFTExample]:
-    """The examples of a file. In a chat, all assistant messages are trained on, or only the last
-    one.
+    """The examples of a file. Each assistant message of a chat becomes an example; with
+    `last_response_only`, only the last one does.
 
     Metadata that a file lacks is derived from the example: states and actions from the response,
     the puzzle hash from the prompt up to the first user message, which shows the initial state.
@@ -102,7 +102,8 @@ def check_file(path: Path, *, last_response_only: bool = False) -> None:
 
 
 def read_table(path: Path | str) -> pa.Table:
-    """The rows of a file as a table. Raises DataError."""
+    """The rows of a file as a table. Raises DataError if the file cannot be read, or if a column
+    has values of several types."""
     path = Path(path)
     if path.suffix not in _JSON:
         return _read_parquet(path)
@@ -116,7 +117,8 @@ def read_table(path: Path | str) -> pa.Table:
 
 
 def read_records(path: Path) -> list[tuple[str, Record]]:
-    """The rows of a file, each with its location for messages. Raises DataError."""
+    """The rows of a file, each with its location for error messages. Raises DataError if the file
+    cannot be read."""
     if path.suffix in _JSON:
         return _read_json(path)
     records = _read_parquet(path).to_pylist()
@@ -142,7 +144,8 @@ def find_layout(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_record(record: Record, layout: Sequence[str]) -> tuple[Any, Any]:
-    """The prompt and the last response of a row, not validated: what `spa data filter` compares."""
+    """The prompt and the last response of a row, without validation: the parts that `spa data
+    filter` compares."""
     if len(layout) == 2:
         return record.get(layout[0]), record.get(layout[1])
     messages = record.get(layout[0])

@@ -32,7 +32,7 @@ def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) ->
 
 
 def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
-    """Put the states that the model itself wrote back into every response. The answer stays
+    """Restore, in every response, the states that the model itself wrote. The answer stays
     corrected.
 
     Raises DataError for an example that does not record what the model wrote (published data does
