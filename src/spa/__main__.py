@@ -9,26 +9,26 @@ from types import FrameType
 from typing import NoReturn
 
 GRACE_S = 20.0
-"""A process that has done its work may take so long to end: for threads, processes and exit
-handlers of other people's code, all of which Python would otherwise wait for without end."""
+"""Seconds that a finished command may take to exit. Python would otherwise wait forever for
+threads, processes and exit handlers that environments and libraries have left running."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 
 
 def main() -> int:
-    """The command line, imported when signals are set: until then, a request for stacks would end
-    the process."""
+    """Run the command line. It is imported late, after the signal handlers are set: until then, a
+    request for stacks (SIGUSR1) would end the process."""
     from spa.cli import main as command_line
 
     return command_line()
 
 
 def run() -> NoReturn:
-    """Do what the command line says and end the process, whatever environments and libraries have
-    left running."""
+    """Run the command and end the process, even if environments or libraries have left threads or
+    processes running."""
     status = 1
-    # Ignored until `stacks_on_request` sets a handler, and again while the interpreter ends: by
-    # default SIGUSR1 ends the process.
+    # SIGUSR1 would end the process by default, so it is ignored until `stacks_on_request` sets a
+    # handler, and again while the interpreter shuts down.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     _open_streams()
     from spa.run.signals import stacks_on_request
@@ -44,7 +44,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:  # Ctrl-C once more, while the command was handling the first
         status = INTERRUPTED
     finally:
-        # Ignored from here on: while the interpreter ends, one more Ctrl-C would otherwise change
+        # Ignored from here on, because another Ctrl-C while the interpreter shuts down would change
         # the exit status.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Ends the process after GRACE_S if a thread or a library still keeps it alive.
@@ -54,16 +54,16 @@ def run() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Replace standard streams that the process was started without: files would otherwise take
-    their numbers."""
+    """Open the null device for each standard stream that the process was started without; otherwise
+    the next opened files would get their file descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C before a command has begun, or once more after it was stopped: there is nothing left
-    to save."""
+    """Exit at once on Ctrl-C, before a command has begun or after it has stopped, when there is
+    nothing to save."""
     os._exit(INTERRUPTED)
 
 
@@ -74,7 +74,8 @@ def _flush_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            # The stream then discards what Python flushes at its end, without an error.
+            # Redirect the stream to the null device, so that Python's flush at exit raises no
+            # error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,8 +1,8 @@
 """The user's own reward functions (`custom_envs.TAG.reward`), for PPO and evaluation.
 
-A reward function takes a `Turn` as it was played and returns a number. The weighted sum replaces
-the turn's reward. The prompts show the game's own reward, and self-play does not use these
-functions, so a new reward needs no new self-play.
+A reward function takes a `Turn` as it was played and returns a number. The weighted sum of all
+functions replaces the turn's reward. The prompts show the game's own reward, and self-play does not
+use these functions, so a new reward needs no new self-play.
 """
 
 import math
@@ -21,7 +21,7 @@ TurnReward = Callable[[Turn], float]
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """One term of the sum. function: None for the game's own reward."""
+    """One term of the weighted sum. function: the reward function; None for the game's own reward."""
 
     name: str
     function: TurnReward | None
@@ -29,7 +29,8 @@ class WeightedReward:
 
 
 def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[WeightedReward, ...]:
-    """The terms of a setting: a single function, or functions with weights; () for None.
+    """Load the terms of a `reward` setting: the name of one function, or a mapping from names to
+    weights. None gives no terms. key: the setting's path, for error messages.
 
     Raises ConfigError for a name that cannot be loaded.
     """
@@ -46,8 +47,8 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
 def with_rewards(
     episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]
 ) -> list[Episode]:
-    """The episodes with the reward terms of their tag applied; `Turn.reward_terms` has each term
-    before its weight.
+    """Return the episodes with the reward terms of their tags applied. `Turn.reward_terms` holds
+    the unweighted value of each term.
 
     Raises ConfigError if a function raises, or returns anything but a finite number.
     """
@@ -61,8 +62,8 @@ def with_rewards(
 
 
 def rewarded(turn: Turn, terms: Sequence[WeightedReward]) -> Turn:
-    """The turn with the weighted sum of these terms as its reward; unchanged without terms. Raises
-    ConfigError as `with_rewards` does."""
+    """Return the turn with the weighted sum of these terms as its reward; unchanged if there are no
+    terms. Raises ConfigError as `with_rewards` does."""
     if not terms:
         return turn
     values = {

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 
 def one_line(error: object) -> str:
-    """Text of an error, or of anything else, on one line."""
+    """Return the text of an error, or of any other object, on one line."""
     return " ".join(str(error).split())
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """A hint with the closest valid name, or all valid names."""
+    """Return a hint for an error message: the valid name closest to `name`, or all valid names if
+    none is close."""
     names = sorted(valid)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
@@ -43,5 +44,5 @@ class TrainingError(SpaError):
 
 
 class EnvFault(Exception):
-    """An environment hung, crashed or returned invalid values; the message names the call. It fails
-    the episode, not the run; only a command that plays nothing else stops."""
+    """An environment hung, crashed or returned invalid values; the message names the call. In a
+    rollout, only the episode fails, not the run."""

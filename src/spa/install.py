@@ -1,5 +1,5 @@
-"""Commands that install spa with more of its optional packages, and the versions of those that compute
-the numbers.
+"""The command that installs optional packages of spa, and the versions of the packages on which
+results depend.
 
 The distribution is not on a package index yet, where the name `spa` belongs to another project.
 """
@@ -32,8 +32,8 @@ def install_hint(extra: str) -> str:
 
 
 def commit() -> str:
-    """Return the Git commit of this installation: of its clone or of the repository that pip read;
-    "" if unknown."""
+    """Return the Git commit of this installation, from its clone or from the repository that pip
+    installed; "" if it is unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
     # In a clone this file is src/spa/install.py, so parents[2] is the clone's root.
     root = Path(__file__).parents[2]
@@ -49,7 +49,8 @@ def commit() -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Origin from which pip installed spa (PEP 610); empty if pip did not record it."""
+    """Read the origin from which pip installed spa (`direct_url.json`, PEP 610); empty if pip did
+    not record it."""
     try:
         return json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:
@@ -60,7 +61,8 @@ PACKAGES = ("torch", "transformers", "numpy", "gymnasium", "tokenizers")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes the numbers, and the commit of spa where it is known."""
+    """Return the versions of Python, spa and the packages on which results depend, and the commit
+    of spa if it is known."""
     installed = {"python": platform.python_version(), "spa": __version__}
     for name in PACKAGES:
         try:

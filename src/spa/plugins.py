@@ -4,8 +4,8 @@
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Names are listed
 without importing anything; a module is imported when its name is used. The other packages of this
-repository use the same mechanism. They also have their own groups: `spa.api` (functions behind
-`import spa`), `spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements`
+repository use the same mechanism, with additional groups: `spa.api` (functions behind `import
+spa`), `spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements`
 (measurements of `spa eval` besides rollouts) and `spa.translations` (settings and files of other
 projects).
 """
@@ -32,7 +32,7 @@ def plugins(group: str) -> dict[str, EntryPoint]:
     known: dict[str, EntryPoint] = {}
     # Sorted, since the order of installed packages depends on the machine.
     for point in sorted(entry_points(group=f"spa.{group}"), key=lambda point: point.name):
-        # Of two with one name, ours is kept.
+        # If two entry points have the same name, the one of this distribution is kept.
         if point.name not in known or (point.dist and point.dist.name == DISTRIBUTION):
             known[point.name] = point
     return known
@@ -114,7 +114,8 @@ def by_unique_name(formats: Iterable[Any]) -> Mapping[str, Any]:
 
 @cache
 def example_sources() -> Sequence[Any]:
-    """The sources of examples (`spa.examples`), in the order in which they are tried."""
+    """Return the sources of examples (`spa.examples`), in the order in which they are asked whether
+    they make the examples of a configuration."""
     return sorted(defined_in("examples", "SOURCE").values(), key=lambda source: source.order)
 
 
@@ -160,7 +161,8 @@ def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
 
 
 def settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The settings that a user's function takes: its keyword-only parameters."""
+    """Return the names of the settings that a user's function takes, which are its keyword-only
+    parameters."""
     return tuple(
         p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
     )

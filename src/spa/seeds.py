@@ -1,8 +1,8 @@
 """Named random streams.
 
 Every random number of a run comes from a stream derived from (base seed, purpose, indices). So a
-stage, a step, a group or a member can be replayed alone, and no sample depends on how work is
-batched or distributed. There is no global random state.
+single stage, step, group or episode can be replayed, and no sample depends on how work is batched
+or distributed. There is no global random state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables for a terminal, as Markdown and as HTML."""
+"""A table that can be printed in a terminal, or written as Markdown or HTML."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -31,7 +31,7 @@ class Table:
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
     def terminal(self, title: str = "") -> "TerminalTable":
-        """The table in rich's form, for the console."""
+        """Return the table as a `rich` table, for the console."""
         from rich.table import Table as TerminalTable
         from rich.text import Text
 

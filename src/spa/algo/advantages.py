@@ -18,8 +18,8 @@ Estimate = tuple[Tensor, Tensor]
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
     """Generalised advantage estimation (arXiv 1506.02438) with observation skipping.
 
-    With gamma = lam = 1 the advantage of every masked token is the reward still to come minus its
-    value.
+    With gamma = lam = 1, the advantage of a masked token is the sum of the rewards from it on,
+    minus its value.
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask.
@@ -83,7 +83,8 @@ def _backward_pass(
     lam: float,
     high_level_gamma: float,
 ) -> Estimate:
-    # A reward outside the mask belongs to no sampled token: the recursion would silently drop it.
+    # A reward outside the mask belongs to no sampled token, so the recursion would silently drop
+    # it.
     if bool(((rewards != 0) & ~mask).any()):
         raise ValueError(
             "rewards: a token with mask 0 has a non-zero reward; put every reward on a "
@@ -125,7 +126,7 @@ def _backward_pass(
 
 
 def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> Estimate:
-    """Scores relative to their group, on every masked token (GRPO, arXiv 2402.03300, and Dr. GRPO,
+    """Group-relative scores, assigned to every masked token (GRPO, arXiv 2402.03300, and Dr. GRPO,
     arXiv 2503.20783).
 
     Args:
@@ -160,7 +161,7 @@ def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
 
 
 def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Estimate:
-    """Discounted reward to come, without a baseline (REINFORCE++, arXiv 2501.03262).
+    """Discounted reward-to-go, without a baseline (REINFORCE++, arXiv 2501.03262).
 
     This is GAE with all values 0 and lam = 1, so that environment text is skipped here too. Shapes
     as for `gae`.

@@ -284,8 +284,8 @@ class KLController:
     horizon: int = 10_000
 
     def update(self, kl: float, episodes: int) -> "KLController":
-        """The controller after `episodes` episodes with mean per-token `kl` under the current
-        coefficient.
+        """Return the controller after a step of `episodes` episodes whose mean per-token KL was
+        `kl`.
 
         The coefficient grows above the target and shrinks below it, by at most 20 % times episodes
         / horizon.

@@ -74,7 +74,7 @@ def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
 def turn_rloo(
     rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float
 ) -> Estimate:
-    """The reward to come from turn t, minus its mean over the other episodes of the group that
+    """The reward-to-go from turn t, minus its mean over the other episodes of the group that
     reached turn t.
 
     Unbiased, because whether an episode reaches turn t does not depend on the action at turn t. A

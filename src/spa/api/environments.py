@@ -13,8 +13,8 @@ from spa.errors import ConfigError, EnvFault, nearest
 
 log = logging.getLogger(__name__)
 
-# Attributes of an environment with its settings, from which `play` reads the limits, and the name
-# that it was made by, which its episodes get.
+# Attributes that `make` sets on an environment: its settings, from which `play` reads the limits,
+# and the name that was passed to `make`, which its episodes get as their tag.
 _SPEC = "_spa_spec"
 _TAG = "_spa_tag"
 
@@ -46,8 +46,9 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
 
 
 def find_spec(name: str, cfg: Config) -> EnvSpec:
-    """The settings of a tag, or of an environment type with its default options. Raises ConfigError
-    if the name is neither."""
+    """Return the settings of the tag `name`, or of the environment type `name` with default
+    options. Raises ConfigError if there is neither. Names with a colon (`LIBRARY:TASK`,
+    `module:Class`) are not checked."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
     # A name with a colon is LIBRARY:TASK or module:Class, which only `make_env` can check.
@@ -61,7 +62,7 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
 
 
 def text_env(env: object) -> TextEnv:
-    """Unwrap a TextEnv. Raises ConfigError for any other object."""
+    """Return the TextEnv inside `env`, without its wrappers. Raises ConfigError if there is none."""
     found = getattr(env, "unwrapped", env)
     if isinstance(found, TextEnv):
         if found is not env:
@@ -76,14 +77,14 @@ def text_env(env: object) -> TextEnv:
 
 
 def spec_of(env: TextEnv) -> EnvSpec:
-    """The settings with which `make` made an environment; default limits for an object that you
-    made yourself."""
+    """Return the settings with which `make` created an environment. An environment that was not
+    created by `make` has default limits."""
     return getattr(env, _SPEC, None) or EnvSpec(
         env_type=f"{type(env).__module__}:{type(env).__qualname__}"
     )
 
 
 def tag_of(env: TextEnv) -> str:
-    """The name with which `make` made an environment; the class name for an object that you made
-    yourself."""
+    """Return the name with which `make` created an environment, or the class name of an environment
+    that was not created by `make`."""
     return getattr(env, _TAG, None) or type(env).__name__

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics of one evaluation. result: every figure. path: the JSON file with the same
-    content."""
+    """Metrics of one evaluation. result: the content of the JSON result file. path: the path of
+    this file."""
 
     result: Mapping[str, Any]
     path: Path
@@ -75,8 +75,8 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelEvaluation:
-    """The measured accuracy of a world model. result: every figure. path: the JSON file with the
-    same content."""
+    """The measured accuracy of a world model. result: the content of the JSON result file. path:
+    the path of this file."""
 
     result: Mapping[str, Any]
     path: Path
@@ -91,8 +91,8 @@ class WorldModelEvaluation:
         return _interval(self.result["tags"][_tag_of(self.result, tag)]["observation_exact"])
 
     def copying(self, tag: str | None = None) -> float:
-        """Share of predictions that would be exact if they repeated the state: the copy baseline of
-        `prediction`."""
+        """The copy baseline of `prediction`: the share of predictions that would be exact if they
+        repeated the current state."""
         name = _tag_of(self.result, tag)
         return self.result["tags"][name]["baselines"]["copy"]["prediction_exact"]
 
@@ -108,8 +108,8 @@ class WorldModelEvaluation:
 
 
 def _tag_of(result: Mapping[str, Any], tag: str | None) -> str:
-    """The environment that `tag` names, or the only one. Raises ConfigError if it does not exist,
-    or if `tag` is missing and there are several."""
+    """Return `tag` or, if it is None, the tag of the only environment. Raises ConfigError if the
+    result has no such environment, or if `tag` is None and there are several."""
     tags = result["tags"]
     if tag is None and len(tags) > 1:
         raise ConfigError(
@@ -122,7 +122,7 @@ def _tag_of(result: Mapping[str, Any], tag: str | None) -> str:
 
 
 def _interval(found: Mapping[str, Any]) -> Interval:
-    # A result has no ends for an interval that cannot be computed, since JSON has no NaN.
+    # A result leaves out the bounds of an interval that cannot be computed, since JSON has no NaN.
     return Interval(
         mean=found["mean"], low=found.get("low", nan), high=found.get("high", nan), n=found["n"]
     )
@@ -206,8 +206,8 @@ def evaluate_world_model(
 
 
 def _loaded(model: object) -> tuple[Engine, ChatTemplate | None] | None:
-    """The engine and template of a loaded model, so that its weights are not loaded twice; None if
-    the evaluation needs a new engine."""
+    """Return the engine and the template of a loaded model, so that its weights are not loaded
+    twice; None if `model` is not loaded or the evaluation needs a new engine."""
     # A scripted policy's engine has the limits of the configuration that it was made for. The
     # responses of a model behind an API are stored next to the result, so it needs a new engine.
     if isinstance(model, Model) and model.name not in policy_names() and not model.target.api:
@@ -240,8 +240,8 @@ def run_evaluation(
 
 
 def eval_set_overrides(chosen: EvalSet, *, greedy: bool) -> list[str]:
-    """The settings for playing an evaluation set: its puzzles and limits, and for each puzzle two
-    responses sampled at temperature 1, or a greedy one."""
+    """Return the overrides for playing an evaluation set: its puzzles and limits, and `SAMPLES`
+    episodes per puzzle sampled at temperature 1, or one greedy episode."""
     decoding = "actor_rollout_ref.rollout.val_kwargs"
     return [
         *chosen.overrides(),
@@ -254,7 +254,8 @@ def eval_set_overrides(chosen: EvalSet, *, greedy: bool) -> list[str]:
 
 
 def check_eval_set(chosen: EvalSet, cfg: Config) -> None:
-    """Raise ConfigError if a configuration defines another game under the tag of a set."""
+    """Raise ConfigError unless the configuration defines the evaluation set's tag with the set's
+    environment type and options."""
     spec = cfg.custom_envs.get(chosen.tag)
     options = None if spec is None else json.loads(json.dumps(dict(spec.env_config or {})))
     if spec is None or (spec.env_type, options) != (chosen.env_type, chosen.options):
@@ -280,8 +281,8 @@ def plan_evaluation(
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
-        # A Hub model or a policy has no configuration of its own. With guessed puzzles the numbers
-        # would look comparable without being so.
+        # A Hub model or a policy has no configuration of its own. With a default configuration, its
+        # results would look comparable with others but would not be.
         given = str(getattr(model, "path", model))
         if config is None and find_target(given).config is None:
             # `runs/demo` may be a Hub name or a mistyped folder.
@@ -306,7 +307,7 @@ def plan_evaluation(
 
 
 def _sized(cfg: Config, samples: int | None, puzzles: int | None) -> Config:
-    """The configuration with this number of validation puzzles and of attempts at each."""
+    """Return the configuration with `puzzles` validation puzzles and `samples` attempts per puzzle."""
     for name, count in (("samples", samples), ("puzzles", puzzles)):
         if count is not None:
             _check_count(name, count)

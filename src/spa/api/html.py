@@ -1,4 +1,4 @@
-"""Show episodes in notebooks, using the package that registers `episode_html`."""
+"""Show episodes in notebooks, with the function that another package registers as `episode_html`."""
 
 from spa.plugins import load_plugin
 from spa.types import Episode

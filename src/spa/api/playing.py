@@ -38,7 +38,8 @@ show_in_notebooks()
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model, or a policy without a model, that is ready to play. Made by `load_model`.
+    """A model, or a policy without a model (`random`, `expert`), that is ready to play. Create it
+    with `load_model`.
 
     config: the prompts, limits and sampling that `play` uses. template: None for engines that
     return text without tokens.
@@ -84,7 +85,8 @@ def load_model(
 def open_config(
     name: "str | Path | Run", config: str | Path | Config | None = None, overrides: Overrides = ()
 ) -> tuple[Target, Config]:
-    """Resolve `name` to a target and its configuration. Raises ModelError or ConfigError."""
+    """Resolve `name` to a target, and load its configuration. Raises ModelError if there is no such
+    model, ConfigError for an invalid configuration."""
     target = find_target(str(getattr(name, "path", name)))
     texts = as_texts(overrides)
     if isinstance(config, Config):

@@ -32,7 +32,7 @@ class Run:
 
     @property
     def stages(self) -> tuple[Any, ...]:
-        """The stages with records, each a `StageFolder`."""
+        """The stages that have recorded files, each as a `StageFolder`."""
         return _opened(self.path).stages
 
     @property
@@ -99,8 +99,8 @@ class Run:
             for file in folder.trajectory_files()
             if file.split == split
         ]
-        # Each seed has its own files, and so has each method if none is named; the newest step of
-        # any of them is taken.
+        # There are separate files per seed and, unless `method` is given, per method. Use the
+        # newest step of any of them.
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
@@ -135,7 +135,8 @@ class Run:
 
 
 def _opened(path: Path) -> Any:
-    """The `RunFolder` from the package that reads the files of runs."""
+    """Open the folder of a run as a `RunFolder`, a class of another package. Raises DataError if it
+    contains no run."""
     return load_plugin("api", "open_run")(path)
 
 
@@ -148,7 +149,7 @@ def _read(path: Path) -> Iterator[Episode]:
 
 
 def load_run(path: str | Path) -> Run:
-    """The run in a folder. Raises DataError if there is none."""
+    """Open the run in a folder. Raises DataError if the folder contains no run."""
     folder = Path(path).expanduser()
     # Opening raises DataError here, if there is no run, and not when an attribute is first used.
     _opened(folder)
@@ -205,10 +206,10 @@ def plan_training(
     ckpt: str | int | None = None,
     from_scratch: bool = False,
 ) -> "tuple[Config, list[Job]]":
-    """The jobs that train these stages, and their configuration. Raises ConfigError for stages that
-    cannot be combined.
+    """Return the configuration and the jobs that train these stages. Raises ConfigError for stages,
+    a method or a checkpoint that cannot be combined.
 
-    A run whose folder is a comparison's uses the recipe of that comparison.
+    If the run's folder belongs to a comparison, the run uses the recipe of that comparison.
     """
     from spa.launch.job import Job
 
@@ -226,8 +227,8 @@ def plan_training(
     # All stages are one job: the recipe itself resumes the stages that exist.
     if chosen == STAGES:
         return in_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
-    # A single stage archives its earlier work if `resume_mode` is `disable`. The recipe does so if
-    # `generate_data` is true.
+    # A job of a single stage archives its earlier work if `resume_mode` is `disable`; the job `run`
+    # does so if `generate_data` is True.
     if from_scratch:
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="disable"))
     if chosen == ("ppo",) and ckpt is not None:

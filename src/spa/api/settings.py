@@ -28,8 +28,9 @@ def as_texts(overrides: Overrides) -> list[str]:
 
 
 def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
-    """The items of the argument `name`; a single string, number or mapping becomes a list of one.
-    Raises ConfigError for an item of another type than `kind`."""
+    """Return the items of `value` as a list; a single string, number or mapping becomes a list of
+    one. Raises ConfigError, with the argument's name `name`, for an item that is not of type
+    `kind`."""
     single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
     items = [value] if single else list(value)
     for item in items:

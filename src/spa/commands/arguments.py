@@ -1,4 +1,5 @@
-"""Helpers that commands share: overrides and settings, log level, results on stdout."""
+"""Helpers that commands share: parse overrides and common flags, set the log level, and print
+results."""
 
 import argparse
 import os
@@ -28,8 +29,8 @@ ENVIRONMENTS = "configuration that defines the environment tags (default: base)"
 
 
 def add_environment(parser: argparse.ArgumentParser, config_help: str = ENVIRONMENTS) -> None:
-    """Add the environment of a `spa env` command, as `tag`, and the configuration that defines
-    it."""
+    """Add the positional argument TAG (an environment) and the option `--config` (the configuration
+    that defines it) to a `spa env` command."""
     parser.add_argument(
         "tag",
         metavar="TAG",
@@ -88,7 +89,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(options: argparse.Namespace) -> list[str]:
-    """The overrides from the flags of `add_settings`, followed by those of the command line."""
+    """Return the overrides from the flags of `add_settings`, followed by the `key=value` overrides
+    of the command line."""
     from spa.api.settings import value_text
 
     flags = {
@@ -148,7 +150,7 @@ def apply_verbosity(options: argparse.Namespace) -> None:
 
 
 def result_file(path: Path) -> Path:
-    """`path`, with its folder created, so that hours of work do not end at an unwritable path.
+    """Create the folder of `path`, and return `path`. Commands call this before hours of work.
 
     Raises ConfigError if no file can be written there.
     """

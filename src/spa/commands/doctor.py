@@ -84,7 +84,7 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the diagnosis; return 0 if nothing needs attention, else 1. Raises ConfigError for
-    options without effect."""
+    invalid options and for options that would have no effect."""
     if options.gpu_memory is not None and not options.gpu_memory > 0:
         raise ConfigError(f"--gpu-memory must be greater than 0, got {options.gpu_memory:g}")
     if options.gpus is not None and options.gpus < 1:
@@ -139,7 +139,7 @@ def check_run(folder: Path) -> int:
         )
     files, problems = damaged_files(folder)
     try:
-        # The rules are those of `spa diagnose`, which is another package's command.
+        # `spa diagnose`, a command of another package, judges the reward.
         lines = COMMANDS["diagnose"].load("_run")(folder) if "diagnose" in COMMANDS else []
     except NoRunError as error:
         # A folder with only checkpoints still has files to check.
@@ -189,7 +189,7 @@ def optional_packages() -> Iterator[Line]:
 
 
 def machine() -> Iterator[Line]:
-    """Yield the device, engine, threads, memory and disk that a run will use."""
+    """Yield one line each about the device, engine, threads, memory and disk that a run will use."""
     try:
         import torch
     # OSError: torch is installed, but one of its shared libraries is missing.

@@ -66,8 +66,8 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Describe an environment: type, options, limits, actions, rules, reference scores. Raises
-    ConfigError."""
+    """Print the type, options, limits, actions, reference scores and rules of an environment, and
+    its puzzle with seed 0. Raises ConfigError."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.cards import card_with, share

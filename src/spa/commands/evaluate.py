@@ -183,8 +183,9 @@ def _refuse_others(options: argparse.Namespace) -> None:
 def _evaluate(
     model: str, options: argparse.Namespace, known: Mapping[Path, str], *, greedy: bool | None
 ) -> "Evaluation | None":
-    """Evaluate a model. Raises ConfigError if its result would overwrite one in `known`. greedy:
-    decoding of an evaluation set. None after a dry run."""
+    """Evaluate a model; return None after a dry run. known: maps the result files written so far to
+    their models. Raises ConfigError if this result would overwrite one of them. greedy: whether to
+    decode an evaluation set greedily; None without an evaluation set."""
     import spa.api.evaluation as api
     from spa.envs.eval_sets import eval_set
     from spa.recipes.evaluate_files import kept_responses
@@ -226,7 +227,7 @@ def _evaluate(
         )
         return None
     if target.api is not None:
-        # Requests cost money, so the user first learns what they are for.
+        # Requests cost money, so first tell the user how many episodes they are for.
         val = cfg.es_manager.val
         say(
             [
@@ -242,7 +243,7 @@ def _evaluate(
     if chosen is not None:
         record_opening(chosen, one.result, greedy=bool(greedy))
     if used := one.result.get("usage"):
-        # Only for people: a repeated evaluation writes the same file.
+        # Only printed, not written: a repeated evaluation must write the same file.
         used = {**used, "sent_now": kept_responses(output) - earlier}
         one = replace(one, result={**one.result, "usage": used})
     return one
@@ -386,7 +387,7 @@ def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """The remarks that readers need to interpret the numbers."""
+    """Return the remarks that readers need to interpret a result."""
     lines = ["Brackets show the 95 % CI over puzzles. Shares are in percent."]
     missing = result["not_computed"]
     if missing:
@@ -466,12 +467,13 @@ def remarks(result: dict[str, Any]) -> list[str]:
 
 
 def _counted(count: float, word: str, words: str = "") -> str:
-    """A number of things: `1 puzzle`, `2 puzzles`."""
+    """Write a count with its noun: `1 puzzle`, `2 puzzles`. words: the plural, if it is irregular."""
     return f"{count:,} {word if count == 1 else words or f'{word}s'}"
 
 
 def _sent(used: Mapping[str, Any]) -> str:
-    """The beginning of a sentence on the usage of a result: requests of this command and others."""
+    """Return the beginning of the remark on API usage: the number of requests that this command
+    sent, and of responses from earlier commands."""
     now = used.get("sent_now", used["requests"])
     sent = f"{_counted(now, 'request') if now else 'No request'} sent now"
     earlier = used["requests"] - now

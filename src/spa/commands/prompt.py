@@ -1,4 +1,4 @@
-"""`spa env prompt`: the exact prompt of an environment."""
+"""`spa env prompt`: print the exact prompt of an environment."""
 
 import argparse
 from typing import Any
@@ -50,7 +50,7 @@ def prompt(options: argparse.Namespace) -> int:
 
 
 def as_text(messages: tuple[Message, ...], prefill: str) -> str:
-    """The messages by role, and the prefill of the response."""
+    """Write the messages, each under its role, followed by the prefill of the response."""
     parts = [f"[{message['role']}]\n{message['content']}" for message in messages]
     return "\n\n".join([*parts, f"[assistant, response begins with]\n{prefill}"])
 

@@ -98,7 +98,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, bool]":
-    """The stages, the checkpoint from which PPO alone starts, and whether to start from scratch."""
+    """Return the stages to run, the SFT checkpoint from which PPO alone starts (None: no
+    checkpoint), and whether to start from scratch. Raises ConfigError for arguments that contradict
+    each other."""
     from spa.api.runs import STAGES
 
     wanted = options.generate_data
@@ -133,8 +135,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Run every check that needs no training, and print the results and the command to run on the
-    main rank."""
+    """Run every check that needs no training. The main rank prints the results and the command to
+    run; the other ranks do nothing."""
     from spa.distributed.world import joined
 
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:

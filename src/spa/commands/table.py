@@ -1,5 +1,5 @@
-"""All commands in groups: summary, example, and the function that runs them. Imports nothing
-heavy."""
+"""All commands and their groups. For each command: a summary, an example, and the function that
+runs it. This module imports nothing heavy."""
 
 from collections import UserDict
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from spa.plugins import load_plugin, plugins
 class Command:
     """One command.
 
-    target: `module:function`; `function_arguments` in the same module adds its arguments to a
-    parser, and `diagnose_run` returns what `spa doctor RUN` prints. overrides: whether it takes
-    `key=value`. resumes: whether the same command resumes after an interruption. group: the heading
-    in `spa --help` for the first word of another package's command.
+    target: `module:function` that runs the command; `function_arguments` in the same module adds
+    its arguments to a parser. For `spa diagnose`, `diagnose_run` returns what `spa doctor RUN`
+    prints. overrides: whether it takes `key=value`. resumes: whether repeating the command resumes
+    interrupted work. group: for a command of another package, its heading in `spa --help`.
     """
 
     summary: str
@@ -34,16 +34,17 @@ class Command:
 
 
 def _registered() -> list[str]:
-    """The words of other packages' commands: the entry point `env.serve` is `spa env serve`."""
+    """Return the names of other packages' commands; the entry point `env.serve` becomes `env
+    serve`."""
     return [name.replace(".", " ") for name in plugins("commands")]
 
 
 class _Commands(UserDict[str, Command]):
-    """The built-in commands, followed by those of other packages, whose records are imported one by
-    one."""
+    """The built-in commands, followed by the commands of other packages. The `Command` of another
+    package is imported only when it is looked up."""
 
-    # A record of another package is imported only for its own command and for help texts: a broken
-    # package must not break `spa run`.
+    # A broken package must not break `spa run`, so its `Command` is imported only to run it or to
+    # print a help text.
     def __missing__(self, words: str) -> Command:
         if words not in _registered():
             raise KeyError(words)
@@ -126,7 +127,7 @@ _OURS: dict[str, Command] = {
 }
 
 COMMANDS = _Commands(_OURS)
-"""Every command by its words."""
+"""All commands by name, such as `run` or `env list`."""
 
 
 def groups() -> dict[str, tuple[str, ...]]:
@@ -144,7 +145,8 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def actions(name: str) -> list[str]:
-    """The words of all actions of a command such as `env`; empty if it has none."""
+    """Return the full names of the actions of a command, such as `env list` for `env`; empty if it
+    has no actions."""
     return [words for words in COMMANDS if words.startswith(f"{name} ")]
 
 
@@ -171,7 +173,7 @@ def overview() -> str:
 
 
 def overview_of(name: str) -> str:
-    """The text of `spa env --help`, and of other commands with actions."""
+    """Return the help text of a command with actions, such as `spa env --help`."""
     subcommands = actions(name)
     width = max(map(len, subcommands))
     lines = [f"usage: spa {name} ACTION [arguments]", ""]

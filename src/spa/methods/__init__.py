@@ -3,12 +3,12 @@
 A file may have any of these:
 
 * `annotate(batch, episodes, context) -> batch`: change what a PPO step learns. It returns the batch
-  with changed `rl_weights`, `ce_weights` or `advantages`, or with more rows, and the same batch if
-  its settings switch it off (`spa.methods.context`).
+  with changed `rl_weights`, `ce_weights` or `advantages`, or with more rows. If its settings switch
+  it off, it returns the batch unchanged (`spa.methods.context`).
 * `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the SFT loss if
   `sft.data.loss_on` is the file's name (`spa.worldmodel.sequences`).
-* `stored(cfg, template)` and `stored_in(cfg)`: stage 2 examples that a PPO step gets as
-  `context.stored`, and their folder.
+* `stored(cfg, template)` and `stored_in(cfg)`: load the stage 2 examples that every PPO step gets
+  as `context.stored`, and return the folder that contains them.
 * `METHODS`: the method names for `spa compare`, each with a `Method`.
 
 A new file needs no registration: `spa.plugins.defined_by_methods` scans this folder.
@@ -17,7 +17,7 @@ A new file needs no registration: `spa.plugins.defined_by_methods` scans this fo
 from dataclasses import dataclass
 
 NO_EXAMPLES = "actor_rollout_ref.actor.replay.examples=0"
-"""A method that does not learn from states before PPO does not replay them in PPO."""
+"""Override that switches replay off, for methods that do not train on states before PPO."""
 
 WRITTEN = (
     "ctx_manager.mode=base",
@@ -30,8 +30,8 @@ WRITTEN = (
     "gate.enable=false",
     "algorithm.gamma=1.0",  # each turn is its own row, and nothing is discounted between rows
 )
-"""Overrides, except for the format, of methods whose examples a program writes
-(`spa.examples.search`)."""
+"""Overrides of all methods whose examples a program writes (`spa.examples.search`). Each method
+adds its response format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class Method:
 
     @property
     def has_control(self) -> bool:
-        """True if SFT trains on states, so that a control can shuffle them between turns."""
+        """True if SFT trains on states. The method then has a control, which shuffles the states
+        between turns."""
         return self.fine_tuned and "generate.example_format=base" not in (
             *self.overrides,
             *self.world_model,
@@ -59,8 +60,8 @@ class Method:
 
     @property
     def changes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The overrides for stages 1 and 2, and those for stage 3, which replays no examples if
-        stage 1 was skipped."""
+        """The overrides for stages 1 and 2, and the overrides for stage 3, which include
+        `NO_EXAMPLES` if the method skips SFT."""
         return (
             (*self.overrides, *self.world_model),
             (*self.overrides, *(() if self.fine_tuned else (NO_EXAMPLES,)), *self.ppo),

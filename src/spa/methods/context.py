@@ -1,5 +1,5 @@
-"""Inputs of a PPO method besides the batch and the episodes, and the function that applies all
-enabled methods."""
+"""The context that PPO methods receive besides the batch and the episodes, and the function that
+applies all enabled methods."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Context:
 
     step: its number, from 1. entropies: batch -> float32 [B, A], the policy's entropy in nats at
     each sampled token. state_values: (environment tag, state texts) -> the environment's value of
-    each. stored: training sequences of stage 2, if they are replayed. metrics: metrics of the step,
-    to which a method adds its own.
+    each state. stored: training sequences of stage 2; empty unless they are replayed. metrics:
+    metrics of the step, to which methods add their own.
     """
 
     cfg: Config
@@ -43,7 +43,7 @@ def examples_folder(cfg: Config) -> Path | None:
 
 
 def stored_sequences(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Training sequences of stage 2 that a method replays."""
+    """Load the training sequences of stage 2 that enabled methods replay."""
     return [
         sequence
         for stored in defined_by_methods("stored").values()

@@ -40,8 +40,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 
 def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
-    """Yield the turns that chose one of their imagined plans: number, turn, and index of that
-    plan."""
+    """Yield (number of the turn, turn, index of the chosen plan) for each turn that chose one of
+    its imagined plans."""
     for number, turn in enumerate(episode.turns):
         plans = [plan for plan, _ in turn.response.options]
         if turn.response.well_formed and turn.response.actions in plans:

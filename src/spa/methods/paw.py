@@ -1,6 +1,6 @@
-"""PaW (arXiv 2606.02388; reconstructed): a world loss only after the least certain answers
-(`world_loss.turns`) that shrinks as more episodes succeed (`world_loss.fade`). `world_loss.kind`
-selects its bounded error."""
+"""PaW (arXiv 2606.02388; reconstructed): a world loss that applies only after the least certain
+answers (`world_loss.turns`) and shrinks as more episodes succeed (`world_loss.fade`). Its bounded
+per-token loss is `world_loss.kind=clipped_error`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,8 +33,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Scale the weights of the world loss by the share of failed episodes, and drop them after the
-    more certain answers."""
+    """Multiply the weights of the world loss by the share of failed episodes, and set them to 0
+    after the more certain answers."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on:
         return batch

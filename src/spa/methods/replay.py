@@ -49,8 +49,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Append `replay.examples` examples per mini-batch to the batch; none if there is nothing to
-    replay, or during critic warm-up."""
+    """Append `replay.examples` examples per mini-batch to the batch. The batch is unchanged if
+    there is nothing to replay, or during critic warm-up."""
     actor = context.cfg.actor_rollout_ref.actor
     if actor.replay.examples == 0 or context.step <= context.cfg.trainer.critic_warmup:
         return batch
@@ -69,7 +69,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
 
 
 def stored_in(cfg: Config) -> Path | None:
-    """The folder of the replayed examples; None if no stored examples are replayed."""
+    """Return the folder of the replayed stage 2 examples; None if none are replayed."""
     replay = cfg.actor_rollout_ref.actor.replay
     return find_data(cfg, None) if replay.examples and replay.source == "data" else None
 
@@ -166,8 +166,9 @@ def sampled_sequences(
 
 
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
-    """Convert episodes to training sequences as stage 1 would: with true states in the responses,
-    or the states of its controls. Turns with a malformed response give no example."""
+    """Convert episodes to training sequences as stages 1 and 2 would: the states in the responses
+    are replaced by true ones or, for controls, by the control's states. Turns with a malformed
+    response give no example."""
     data = cfg.sft.data
     examples = [
         example

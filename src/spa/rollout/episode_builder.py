@@ -1,5 +1,4 @@
-"""Builds an episode from one player's conversation and tokens. A single-player game has one
-builder."""
+"""Build an episode from the conversation and tokens of one player."""
 
 import numpy as np
 
@@ -84,7 +83,9 @@ class EpisodeBuilder:
         self.images += images
 
     def build_prompt_alone(self, env: TextEnv, room: int | None, left: int) -> None:
-        """Begin a new conversation for the next turn, with the rules and the current state."""
+        """Begin a new conversation for the next turn, with the rules and the current state
+        (`history` is off). If it would exceed `room` tokens, stop the episode instead. left: number
+        of actions left."""
         messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
         if self.buffer is not None and self.template is not None:
             ids = self.template.start(messages, self.prompter.prefill)
@@ -158,8 +159,8 @@ class EpisodeBuilder:
             self.turns[-1] = paid(self.turns[-1], reward)
 
     def fail(self, reason: str) -> None:
-        """Mark the episode as failed and drop its turns, so that a failed episode is the same
-        whenever it failed."""
+        """Mark the episode as failed and drop its turns, so that the result does not depend on the
+        turn in which it failed."""
         self.failed_turn = len(self.turns) + 1
         self.stop = StopReason.ERROR
         self.error = reason

@@ -40,8 +40,9 @@ log = logging.getLogger(__name__)
 MakeEnv = Callable[[str], TextEnv]
 # At most this many reasons are logged per rollout; the trajectories have all of them.
 SHOWN_FAULTS = 3
-# Without this limit, an opponent that is always to move could block the rollout forever: a
-# turn in worker processes has a time limit per call only, and `env_timeout_s` may be null.
+# Without this limit, an environment in which it is always the opponent's turn could block the
+# rollout forever. Worker processes limit the time of each call only, and `env_timeout_s` may be
+# null.
 MOST_OPPONENT_MOVES = 1000
 
 
@@ -153,9 +154,9 @@ def _end_too_long(builders: Sequence[EpisodeBuilder], room: int) -> None:
 
 
 def check_room(episodes: Sequence[Episode], response: int, max_model_len: int) -> None:
-    """Raise ConfigError if no first prompt left room for a response of `response` tokens and no
-    episode failed otherwise. Pass the episodes of all ranks, so that every rank decides the
-    same."""
+    """Raise ConfigError if every episode ended before its first response because its prompt left no
+    room for a response of `response` tokens. Pass the episodes of all ranks, so that every rank
+    makes the same decision."""
     too_long = any(episode.stop is StopReason.CONTEXT for episode in episodes)
     if too_long and not any(episode.turns or episode.error for episode in episodes):
         raise ConfigError(
@@ -172,8 +173,8 @@ def puzzle_hash(env: TextEnv) -> str:
 
 
 class _Game:
-    """A running game, with a builder for each player whose episode is wanted; a fixed opponent
-    plays the other players."""
+    """A running game, with a builder for each player whose episode is recorded. The other players
+    make random moves."""
 
     def __init__(
         self,

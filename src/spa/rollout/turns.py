@@ -88,13 +88,13 @@ def stop_after(
 
 
 def paid(turn: Turn, reward: float) -> Turn:
-    """The turn with the reward from another player's following move added."""
+    """Return the turn with `reward`, from another player's later move, added to its reward."""
     return replace(turn, reward=turn.reward + reward)
 
 
 def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:
-    """The current state as shown, and the world state that the agent should know; None if they are
-    equal."""
+    """Return the state as prompts show it, and the world state that a world-model response should
+    describe. The latter is None if both are equal."""
     shown = checked_text(env.state_text(prompter.state_text), "state_text")
     known = checked_text(env.world_state_text(prompter.state_text), "world_state_text")
     return shown, None if known == shown else known

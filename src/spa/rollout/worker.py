@@ -94,16 +94,17 @@ class RolloutWorker:
         return make(self.specs[tag].env_type, self.specs[tag].env_config)
 
     def again_s(self, turns: int) -> float | None:
-        """Time limit in seconds for replaying an episode of `turns` turns in this process; None: no
-        limit."""
+        """Return the time limit in seconds for replaying an episode of `turns` turns in this
+        process; None if there is no limit."""
         # Environments in other processes have their own limits.
         if self.env_timeout_s is None or self.workers is not None:
             return None
         return MAKING_S + self.env_timeout_s * (turns + 1)
 
     def peek_reset(self, spec: EpisodeSpec) -> "ResetPreview | None":
-        """Build an episode's puzzle without playing it; None if that fails, which the episode will
-        report when it is played. A puzzle that crashes its process is marked."""
+        """Create an episode's puzzle without playing it. Returns None if that fails; the episode
+        reports the error when it is played. A puzzle that crashes its process is recorded in
+        `lost`."""
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None

@@ -30,13 +30,14 @@ def batch_episodes(
     mask_of: Sequence[np.ndarray] | None = None,
     reader: ImageReader | None = None,
 ) -> EpisodeBatch:
-    """Right-pad episodes into an EpisodeBatch. This is where token-aligned [T] becomes
-    prediction-aligned [A].
+    """Right-pad episodes into an EpisodeBatch, and shift token-aligned arrays [T] to
+    prediction-aligned ones [A]. Raises ValueError if an episode has no tokens.
 
-    tags: an episode's tag id is the index of its tag in this list. turn_scores: put each turn's
-    score on its last sampled token, instead of the sum on the episode's last sampled token.
-    mask_of: bool [T] per episode, replaces the mask of sampled tokens. reader: prepares the
-    episodes' images, for a vision model. `rl_weights` is 1 on every masked token.
+    tags: all environment tags; an episode's tag id is the index of its tag in this list.
+    turn_scores: put each turn's score on its last sampled token, instead of the sum on the
+    episode's last sampled token. mask_of: bool [T] per episode, replaces the mask of sampled
+    tokens. reader: prepares the episodes' images, for a vision model. `rl_weights` is 1 on every
+    masked token.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -97,9 +98,9 @@ def batch_episodes(
 
 
 def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
-    """int64 [T] per episode: an id of the state in which each token's turn began, equal for equal
-    states. The number of actions left is part of the state, because the possible return depends on
-    it."""
+    """Return, per episode, int64 [T]: for each token, the id of the state in which its turn began.
+    Equal states have equal ids, also across episodes. The number of actions left is part of the
+    state, because the possible return depends on it."""
     known: dict[tuple[str, int], int] = {}
     out = []
     for episode in episodes:
@@ -119,8 +120,8 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
 def on_tokens(
     batch: EpisodeBatch, episodes: Sequence[Episode], values_of: Callable[[Episode], np.ndarray]
 ) -> torch.Tensor:
-    """[B, A]: the per-token results [T] of `values_of(episode)` for the tokens in the batch; 0
-    elsewhere.
+    """Gather per-token results of episodes, `values_of(episode)` of shape [T], for the tokens in
+    the batch. Returns [B, A]; 0 elsewhere.
 
     episodes: all episodes of the step; `batch.episodes` holds indices into them.
     """
@@ -139,7 +140,7 @@ def on_tokens(
 
 
 def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
-    """[B, A] from token-aligned arrays, 0 in the padding."""
+    """Pad token-aligned arrays [T] and shift them to prediction-aligned [B, A]; 0 in the padding."""
     out = np.zeros((len(rows), width), dtype=rows[0].dtype)
     for row, values in enumerate(rows):
         out[row, : len(values)] = values
@@ -234,11 +235,11 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
-    """Token-aligned advantages, returns and values of the `episodes` that have rows in `batch`.
+    """Return the advantages, returns and values of `episodes` per token, for inspection.
 
-    episodes: those that `batch.episodes` indexes, or the first of them. Token t gets the number of
-    its prediction, t - 1. The first token of a row, which is not predicted, gets 0. The result
-    omits episodes that were filtered out.
+    episodes: the episodes that `batch.episodes` indexes, or only the first ones. The number of
+    token t is entry t - 1 of the batch. The first token of a row, which is not predicted, gets 0.
+    Episodes without a row in `batch`, because they were filtered out, are omitted.
     """
     columns = {"advantages": batch.advantages, "returns": batch.returns, "values": batch.values}
     scores: Scores = {}

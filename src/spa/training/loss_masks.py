@@ -1,4 +1,5 @@
-"""Masks of the tokens that carry the policy loss, where these are not simply the sampled tokens."""
+"""Masks of the tokens that carry the policy loss, if these are not all sampled tokens, and masks of
+the tokens in states."""
 
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from spa.types import Episode
 def loss_masks(
     episodes: Sequence[Episode], mask: LossMask, template: ChatTemplate | None
 ) -> list[np.ndarray] | None:
-    """The loss mask of each episode, bool [T], or None for `sampled`.
+    """Return the loss mask of each episode, bool [T]; None for `sampled`, which needs no mask.
 
     `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token
     after the system message, including environment text, as in the original.

@@ -57,8 +57,8 @@ class Optimizer:
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`. `state` has full tensors; each is sharded like its
-        parameter."""
+        """Load a state from `state_dict`. Its tensors are unsharded; each is sharded like its
+        parameter. Learning rates and the other hyperparameters keep their configured values."""
         self.steps = int(state["steps"])
         for part, saved in zip(self.parts, state["parts"], strict=True):
             parameters = [parameter for group in part.param_groups for parameter in group["params"]]
@@ -86,7 +86,8 @@ def make_optimizer(
     muon_lr: float = 0.02,
     schedule: Callable[[int], float] = lambda step: 1.0,
 ) -> Optimizer:
-    """AdamW on all parameters, or Muon on the matrices inside the layers and AdamW on the rest."""
+    """Create an optimizer for the trainable parameters. name: `adamw` uses AdamW for all of them;
+    any other name uses Muon for the matrices inside the layers and AdamW for the rest."""
     trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     adam: dict[str, Any] = {
         "lr": lr,
@@ -111,7 +112,8 @@ def make_optimizer(
 
 
 def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[int], float]:
-    """Linear warm-up over the first `warmup` of `total` steps, then cosine decay to `floor`."""
+    """Return a schedule: linear warm-up over the first `warmup` of `total` steps, then cosine decay
+    of the factor to `floor`."""
 
     def factor(step: int) -> float:
         # From (0 + 1) / warmup on: a first step at rate 0 would be wasted.
@@ -124,5 +126,5 @@ def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[i
 
 
 def warmup_constant(warmup: int) -> Callable[[int], float]:
-    """Linear warm-up over `warmup` steps, then constant."""
+    """Return a schedule: linear warm-up over `warmup` steps, then a constant factor of 1."""
     return lambda step: min(1.0, (step + 1) / warmup) if warmup > 0 else 1.0

@@ -1,6 +1,5 @@
-"""Score and update models: the two ways in which training uses a model. After an out-of-memory
-error the same work is repeated in micro-batches of half the size.
-"""
+"""Score tokens with models, and update models. After an out-of-memory error, the same work is
+repeated in micro-batches of half the size."""
 
 import gc
 import logging
@@ -70,8 +69,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Attempt:
-    """One attempt at a piece of work: `with attempt as cut` gives its micro-batches, as lists of
-    row indices. An out-of-memory error inside the block is caught and noted in `reason`."""
+    """One attempt at a piece of work. `with attempt as cut` binds `cut` to its micro-batches, each
+    a tensor of row indices. An out-of-memory error inside the block is caught, and its message is
+    stored in `reason`."""
 
     def __init__(self, cut: list[torch.Tensor]) -> None:
         self.cut = cut
@@ -102,7 +102,7 @@ def oom_retry(
 
         for attempt in oom_retry(...):
             with attempt as cut:
-                ...  # from its beginning: nothing is kept of an aborted attempt
+                ...  # start from scratch: discard the results of an aborted attempt
 
     When memory runs out, the next attempt and all later work use micro-batches of half the size.
     Raises TrainingError if a single row does not fit, or if the work is not `repeatable` because
@@ -206,10 +206,10 @@ class Trainable:
 
     def step(self, loss: float) -> Metrics:
         """Clip the gradient, step and drop the gradient; skip the step if the loss or the gradient
-        is not finite. `loss` is the sum over all ranks, so that all ranks decide the same. It is
-        checked too, because its gradient may be finite even so (if tokens are clipped or masked).
-        Raises TrainingError after `MAX_BAD_STEPS` consecutive skipped steps.
-        """
+        is not finite. `loss` is the sum over all ranks, so that all ranks make the same decision.
+        It is checked as well, because a non-finite loss can have a finite gradient (if its tokens
+        are clipped or masked). Raises TrainingError after `MAX_BAD_STEPS` consecutive skipped
+        steps."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # The total norm over all shards, before clipping.
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
@@ -243,10 +243,10 @@ def update(
     """Take one optimizer step per mini-batch. Returns means over tokens and steps, and the learning
     rate.
 
-    `loss_fn(model, micro_batch)` returns the rows' part of a loss that is a sum over the whole
-    mini-batch. So the gradient does not depend on how the mini-batch is split into micro-batches
-    and ranks. Dropout is off: ratios and clipped values compare with scores computed without
-    dropout, and SFT is reproducible.
+    `loss_fn(model, micro_batch)` returns the micro-batch's contribution to a loss that is a sum
+    over the whole mini-batch. So the gradient does not depend on how the mini-batch is split into
+    micro-batches and ranks. Dropout is off: ratios and clipped values compare with scores computed
+    without dropout, and SFT is reproducible.
     """
     replica = part.replica
     world = replica.world
@@ -310,7 +310,7 @@ def _means(totals: Mapping[str, float], steps: int) -> Metrics:
 
 
 def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
-    # The -1 of a gradient that is not finite must not enter the mean.
+    # A non-finite gradient has the norm -1, which must not enter the mean.
     norms = [step["grad_norm"] for step in steps if step["grad_norm"] >= 0]
     return {
         "grad_norm": sum(norms) / len(norms) if norms else -1.0,
@@ -321,10 +321,9 @@ def _step_metrics(steps: Sequence[Metrics]) -> Metrics:
 def mini_batch(
     batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
 ) -> MiniBatch:
-    """The rows of one optimizer step, with loss weights normalized over the whole mini-batch. Three
-    denominators are used: the sampled tokens, and the tokens with a cross-entropy loss in played
-    and in replayed examples.
-    """
+    """Select the rows of one optimizer step, and normalize their loss weights over the whole
+    mini-batch. There are three separate denominators: for the policy loss, for the cross-entropy on
+    played episodes, and for the cross-entropy on replayed examples."""
     mini = select(batch, rows)
     played = mini.played[:, None]
     known = torch.where(
@@ -470,10 +469,10 @@ def plan_mini_batches(
     shuffle: bool,
     generator: torch.Generator,
 ) -> list[torch.Tensor]:
-    """The row indices of each mini-batch, epoch after epoch. An epoch has `count` mini-batches, or
-    as few as keep each at `size` rows or fewer. They have nearly equal sizes, because a small
-    remainder would get an optimizer step as large as the others. The order of the rows is random;
-    with `shuffle`, each epoch has a new order."""
+    """Return the row indices of each mini-batch, epoch after epoch. An epoch has `count`
+    mini-batches or, if `count` is None, the smallest number with at most `size` rows each. Their
+    sizes are nearly equal, because a small remainder would otherwise get an optimizer step as large
+    as the others. The order of the rows is random; with `shuffle`, each epoch has a new order."""
     order = torch.randperm(rows, generator=generator)
     parts = count_mini_batches(rows, size=size, count=count)
     plan: list[torch.Tensor] = []
