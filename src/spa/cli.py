@@ -1,4 +1,4 @@
-"""The command line. Fast to start: a command's module is imported only when the command is used."""
+"""The command line. It starts fast, because a command's module is imported only when it is used."""
 
 import argparse
 import errno
@@ -227,8 +227,8 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
 
 
 def resuming(args: Sequence[str]) -> list[str]:
-    """A command without the options that start from scratch, which would archive what was just
-    saved."""
+    """Return a command's words without the options that start from scratch, which would archive the
+    work just saved."""
     name, words = _name_of(args)
     own = len(args) - len(words)
     again = [arg for arg in args if not (name in ("run", "compare") and arg == "--from-scratch")]
@@ -250,7 +250,7 @@ def resuming(args: Sequence[str]) -> list[str]:
 
 
 def _values(name: str, args: Sequence[str]) -> set[int]:
-    """The positions of words that are values of options."""
+    """Return the positions in `args` of words that are values of options."""
     valued = value_options(make_parser(name))
     return {place for place in range(1, len(args)) if args[place - 1] in valued}
 

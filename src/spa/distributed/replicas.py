@@ -28,7 +28,7 @@ class FunctionModule(nn.Module):
 
 
 class Replica:
-    """A model that a single process computes with."""
+    """A model with which this rank computes on its own. Subclasses involve the other ranks."""
 
     in_step = False
     """True if each forward pass waits for the other ranks, so that all ranks must make the same

@@ -126,7 +126,7 @@ def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The modules that transformers declares as not to be split: a model's decoder layers."""
+    """A model's decoder layers: the modules that transformers lists in `_no_split_modules`."""
     names = {
         name
         for module in model.modules()

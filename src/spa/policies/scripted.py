@@ -84,7 +84,8 @@ def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 def formatted(
     prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
 ) -> str:
-    """Write an answer in the format of the prompt."""
+    """Return the text of a response with this answer, in the format that the prompt asks for.
+    observation, prediction: contents of the state blocks, if the format has any."""
     # The prefill `<answer>` means that the format has no thoughts.
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"

@@ -43,7 +43,8 @@ def unknown_game_warning(tag: str) -> str:
 
 
 def warn_of_unknown_games(cfgs: Iterable[Config]) -> None:
-    """Warn about the first such game of each configuration, but only once per game."""
+    """Warn about the first game of each configuration that the bundled model was not trained on,
+    but only once per game."""
     for tag in dict.fromkeys(filter(None, map(unknown_game, cfgs))):
         log.warning("%s", unknown_game_warning(tag))
 

@@ -148,8 +148,7 @@ def knows_all_data(run: Path) -> bool:
 
 
 def _with_earlier(run: Path) -> list[Path]:
-    """The run and its ancestors: every run whose checkpoint it started from, directly or
-    indirectly."""
+    """The run, and every run from whose checkpoint it started, directly or indirectly."""
     runs = [run.resolve()]
     for each in runs:  # the loop appends to this list
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):

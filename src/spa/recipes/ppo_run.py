@@ -38,8 +38,8 @@ def run_ppo(
     fingerprint: Fingerprint | None = None,
     alone: bool = True,
 ) -> Path:
-    """Train from `model_path` (default: the configuration's) in `directory`; return the last
-    checkpoint.
+    """Run PPO from the model `model_path` (by default the configured one) in the folder
+    `directory`; return the last checkpoint.
 
     alone: PPO runs outside a run of all stages, so a finished stage runs again unless
     `trainer.resume_mode` is auto.
@@ -81,8 +81,8 @@ def require_state_values(cfg: Config) -> None:
 
 
 def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTemplate]:
-    """Load policy, critic, reference and engine from `model_path`, or as they were at the
-    checkpoint `resume`; also return the policy's chat template."""
+    """Load policy, critic, reference and engine, from the checkpoint `resume` if given, otherwise
+    from `model_path`; also return the policy's chat template."""
     device = setup.pick_device(cfg)
     path = cfg.model_path
     require_state_values(cfg)

@@ -12,7 +12,7 @@ from spa.types import Metrics, MiniBatch, PPOBatch
 
 
 def prefixed(name: str, metrics: Metrics) -> Metrics:
-    """Metrics with a prefix in front of their names."""
+    """Prefix the names of metrics with `name/`."""
     return {f"{name}/{key}": value for key, value in metrics.items()}
 
 
@@ -47,7 +47,7 @@ def with_replayed(mini_batches: Sequence[torch.Tensor], batch: PPOBatch) -> list
 
 
 def training_cut(part: ActorConfig | CriticConfig) -> MicroBatching:
-    """Micro-batching of a training mini-batch."""
+    """Micro-batching for training on a mini-batch of actor or critic."""
     return micro_batching(part, part.ppo_micro_batch_size_per_gpu)
 
 
@@ -59,7 +59,7 @@ def scoring(cfg: Config) -> MicroBatching:
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
-    """Micro-batches of `rows` rows, or of a number of tokens with `use_dynamic_bsz`."""
+    """Micro-batching by number of tokens with `use_dynamic_bsz`, otherwise by `rows` rows."""
     if cfg.use_dynamic_bsz is True:
         return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
     return MicroBatching(rows=rows)

@@ -60,10 +60,10 @@ def make_prompter(
 
 @contextmanager
 def first_puzzle(cfg: Config, spec: EnvSpec) -> Iterator[TextEnv]:
-    """A new environment with its first puzzle, in its own process if `es_manager.env_workers` is
-    set.
+    """Make an environment and yield it with its first puzzle. It runs in its own process if
+    `es_manager.env_workers` is set.
 
-    Raises ConfigError if it cannot be made or played, which only the user can fix.
+    Raises ConfigError if the environment fails, either here or while the caller uses it.
     """
     limit = cfg.es_manager.env_timeout_s
     workers = EnvWorkers(1, timeout_s=limit) if cfg.es_manager.env_workers else None

@@ -430,8 +430,8 @@ def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Ep
 
 
 def model_tokens(episode: Episode) -> int:
-    """Number of tokens of an episode that the model sampled. Tokens of other policies have log-prob
-    0."""
+    """Number of tokens of an episode that the model sampled. A turn in which all tokens have
+    log-prob 0 was played by another policy."""
     if episode.sampled is None or episode.turn_index is None or episode.logprobs is None:
         return 0
     turns = [

@@ -243,8 +243,8 @@ def probe_specs(
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
     """Content hashes of all validation puzzles and of all evaluation sets. Environments with a
-    small finite set of puzzles are exempt, since training and validation share their puzzles. A
-    warning is logged if such a set is detected only here."""
+    small finite set of puzzles are exempt, since training and validation share their puzzles. If
+    sampling shows that a game has too few puzzles, it is exempt as well, with a warning."""
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
