@@ -14,7 +14,8 @@ from importlib import import_module
 
 from spa.version import __version__
 
-# `typing` is slow to import. Type checkers treat a variable of this name as true.
+# `typing` is slow to import, so it is not used here. Type checkers treat a variable of this name as
+# true.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -63,7 +64,7 @@ def __getattr__(name: str) -> "Any":
     if name not in _MODULES:
         raise AttributeError(f"module 'spa' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)
-    # Cached: the next access of the name does not call this function.
+    # Cache the value, so that the next access does not call this function.
     globals()[name] = value
     return value
 

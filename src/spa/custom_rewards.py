@@ -77,7 +77,8 @@ def _value(term: WeightedReward, turn: Turn) -> float:
     assert term.function is not None
     try:
         value = float(term.function(turn))
-    # The function is the user's code. Its exception is reported with its name, not as a bug of spa.
+    # The function is the user's code, so its exceptions are reported under its name and not as a
+    # bug of spa.
     except Exception as error:
         raise ConfigError(
             f"the reward function {term.name} raised {type(error).__name__}: {error}. Correct the "

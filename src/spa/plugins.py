@@ -134,7 +134,8 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
     """Make the modules of a folder importable; modules that are already importable come first."""
     path = os.path.abspath(folder)
     if path not in sys.path:
-        # At the end: a file of the user must not hide an installed module of its name.
+        # Append at the end, so that a user's file does not hide an installed module of the same
+        # name.
         sys.path.append(path)
 
 

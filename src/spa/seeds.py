@@ -41,9 +41,9 @@ def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
 def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
     """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as possible.
 
-    It starts from a uniform permutation; then every i that kept its own value swaps with a random j
-    such that both get a different value. (Rotating the sorted values would also work, but would map
-    each text to one other text, which is a transition rule that can be learned.)
+    It starts from a uniform permutation. Then every i that got a value equal to its own swaps with
+    a random j such that both get a different value. (Rotating the sorted values would also work,
+    but a model could learn it, because equal texts would mostly get the same other text.)
     """
     known: dict[Hashable, int] = {}
     # Equal values get one code, so that the search below compares numbers.

@@ -35,7 +35,7 @@ class Table:
         from rich.table import Table as TerminalTable
         from rich.text import Text
 
-        # Text, not str: rich would read brackets in a name as markup.
+        # `Text` instead of `str`, because rich would interpret brackets in a str as markup.
         columns, *rows = (
             [Text(printable(cell)) for cell in row] for row in (self.columns, *self.rows)
         )

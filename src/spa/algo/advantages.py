@@ -96,7 +96,7 @@ def _backward_pass(
         )
     rows, width = rewards.shape
     advantages = torch.zeros_like(rewards)
-    # What follows the last token of a row is worth 0, because the row ends there.
+    # The value after the last token of a row is 0, because the episode ends there.
     next_value = rewards.new_zeros(rows)
     next_advantage = rewards.new_zeros(rows)
     next_turn_value = rewards.new_zeros(rows)
@@ -136,12 +136,12 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
         norm_by_std: divide by the group's unbiased standard deviation (GRPO) or not (Dr. GRPO).
 
     Returns:
-        advantages and returns, equal. A group of one has no other score to compare with and gets 0.
+        advantages and returns, equal. An episode that is alone in its group gets 0.
     """
     stats = group_stats(scores, group_ids)
     # float64, as the statistics are: differences of nearly equal scores keep their digits.
     relative = scores.double() - stats.mean[stats.index]
-    # The 1e-6 gives equal scores 0; their deviation of 0 alone would give NaN.
+    # If all scores of a group are equal, the 1e-6 makes the result 0 instead of NaN.
     if norm_by_std:
         relative = relative / (stats.std[stats.index] + 1e-6)
     return _broadcast(relative, scores, mask)
@@ -175,14 +175,15 @@ def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor
 
 
 def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
-    # All sampled tokens of an episode get the same credit: one outcome cannot distinguish them.
+    # All sampled tokens of an episode get the same advantage, because there is only one outcome.
     advantages = per_row.to(like.dtype).unsqueeze(1) * mask
     return advantages, advantages.clone()
 
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Divide advantages `[B, A]` by each row's number of masked tokens relative to the mean over
-    rows. This is the original's `grpo_advantage_length_weight`: it removes the advantage that long
-    responses have in a mean over tokens."""
+    """Divide the advantages `[B, A]` of each row by its relative length, which is its number of
+    masked tokens divided by the mean over rows. This is the original's
+    `grpo_advantage_length_weight`: in a mean over tokens, long responses then no longer have a
+    larger weight."""
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

@@ -50,8 +50,8 @@ class Estimator:
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
     """Maps the settings to two discounts of returns: between the tokens of a turn, and from a
     turn's last token to the next turn. Reward normalization uses them."""
-    # Only for `normalize_rewards`: the estimator subtracts means of discounted returns itself, so
-    # normalization subtracts no mean.
+    # The estimator subtracts group means of the returns itself, so `normalize_rewards` need not
+    # subtract a mean.
     centres: bool = False
 
     def settings_from(self, section: object) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Estimator:
                     f"{KEY}: the estimator returned {label} of shape {tuple(value.shape)}; "
                     f"return the shape of rewards, {tuple(rewards.shape)}"
                 )
-        # A user's function may leave anything outside the mask, NaN included.
+        # A user's function may return any values outside the mask, even NaN.
         advantages, returns = (torch.where(batch.mask, value, 0.0) for value in results)
         return advantages, returns
 
@@ -115,7 +115,7 @@ def _own(name: str) -> Estimator:
 
 
 def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
-    # One outcome per episode: the sum of its rewards, whichever tokens they are on.
+    # The outcome of an episode is the sum of its rewards, whichever tokens they are on.
     return torch.where(batch.mask, rewards, 0.0).sum(dim=1)
 
 

@@ -99,8 +99,8 @@ class VarianceGuard:
         )
 
 
-# A step is bad if a share reaches MANY_FAULTS or MUCH_REPETITION, a validation if its success is
-# below LOW_SUCCESS.
+# A step is bad if its share of failed episodes reaches MANY_FAULTS, or its share of repetitive
+# responses MUCH_REPETITION. A validation is bad if its success is below LOW_SUCCESS.
 MANY_FAULTS = 0.5
 MUCH_REPETITION = 0.2
 LOW_SUCCESS = 0.01
@@ -124,9 +124,9 @@ class StepHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
-    """Trips when the model loses success that it had: the mean over the last `window` steps is
-    below half of the best such mean and `errors` standard errors below it. The best mean must be at
-    least `floor`."""
+    """Trips when training success has fallen: the mean over the last `window` steps is below half
+    of the best such mean, and at least `errors` standard errors below it. It never trips while the
+    best mean is below `floor`."""
 
     window: int = 5
     floor: float = 0.1
@@ -164,8 +164,9 @@ class FallingGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftGuard:
-    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean:
-    the model is losing a skill from fine-tuning that PPO does not reward."""
+    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean.
+    The model is then losing a skill that it learned in fine-tuning and that PPO does not reward.
+    skill: describes the share in the warning."""
 
     skill: str = ""
     window: int = 5
@@ -174,7 +175,7 @@ class DriftGuard:
     last: tuple[float, ...] = ()
 
     def observe(self, share: float | None) -> "DriftGuard":
-        """The guard after one more step; a share of None was not measured and changes nothing."""
+        """Return the guard after one more step. A share of None (not measured) changes nothing."""
         if share is None:
             return self
         last = (*self.last, share)[-self.window :]
@@ -245,7 +246,8 @@ class Health:
         """The guards after one more step."""
         return Health(
             empty=self.empty.observe(signs.kept == 0),
-            # A step whose episodes all failed tells nothing about reward variance and success.
+            # Without training episodes, as when all of them failed with an error, reward variance
+            # and success are unknown.
             spread=self.spread.observe(signs.spread) if signs.episodes else self.spread,
             # Most steps have no validation: the streak counts validations, not steps.
             low=self.low
@@ -283,8 +285,8 @@ class Health:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Health":
-        """The inverse of `state`. Counts and means come from `state`, limits and advice from this
-        version."""
+        """Restore the guards from the result of `state`. Counts and means come from `state`; limits
+        and advice are those of the current code."""
         fresh = cls()
         return cls(
             **{

@@ -1,5 +1,5 @@
-"""Losses as weighted sums over tokens, the KL penalty and its controller, and auxiliary world
-losses.
+"""The policy and value losses as weighted sums over tokens, the KL penalty and its controller, and
+the auxiliary world losses.
 
 Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed
 for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is split
@@ -113,8 +113,8 @@ def policy_loss(
     advantages = torch.where(live, advantages, 0.0)
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    # The larger of the two losses counts: clipping removes the incentive to move further, but never
-    # the gradient that pulls back.
+    # The larger of the two losses is used, so that clipping removes the incentive to move the ratio
+    # further from 1, but never the gradient that moves it back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
     # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.
@@ -275,8 +275,8 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLController:
-    """The coefficient of the KL penalty. Fixed if `target` is None, else adaptive (arXiv
-    1909.08593, section 2.2)."""
+    """The coefficient of the KL penalty. It is fixed if `target` is None, and adaptive otherwise
+    (arXiv 1909.08593, section 2.2)."""
 
     coef: float
     target: float | None = None  # nats per token
@@ -320,7 +320,7 @@ def kl_in_reward(
         rewards `[B, A]`, and the KL estimate `[B, A]`, 0 outside the mask, whose mean goes to `KLController.update`.
     """
     kl = torch.where(mask, kl_penalty(logprobs, ref_logprobs, kind), 0.0)
-    # Charged at each sampled token, where it arises, not at the end of the episode.
+    # The penalty is subtracted at each sampled token, not at the end of the episode.
     return rewards - coef * kl, kl
 
 

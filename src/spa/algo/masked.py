@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum of `values` where `mask` is True; values outside may be anything, NaN included. Any shape
-    -> scalar."""
+    """Sum of `values` where `mask` is True. Values outside the mask are ignored, even NaN. Any
+    shape -> scalar."""
     # `where`, not a product: NaN times 0 is NaN.
     return torch.where(mask, values, 0).sum()
 

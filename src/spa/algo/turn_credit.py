@@ -40,15 +40,15 @@ class Turns:
         return cls(index=index, mask=mask, present=present)
 
     def sums(self, values: Tensor) -> Tensor:
-        """float64 `[B, K]`: the sum of `values` `[B, A]` over the masked tokens of each turn."""
+        """Sum `values` `[B, A]` over the masked tokens of each turn. Returns float64 `[B, K]`."""
         inside = torch.where(self.mask, values.double(), 0.0)
         return torch.zeros(self.present.shape, dtype=torch.float64).scatter_add_(
             1, self.index, inside
         )
 
     def first(self, values: Tensor) -> Tensor:
-        """`[B, K]`: the entry of `values` `[B, A]` at the first masked token of each turn; 0 where
-        there is no turn."""
+        """Return the entry of `values` `[B, A]` at the first masked token of each turn, `[B, K]`; 0
+        where a row has no such turn."""
         out = torch.zeros(self.present.shape, dtype=values.dtype)
         # The loop runs backwards, so that the first token of a turn is written last.
         for position in reversed(range(values.shape[1])):
@@ -57,12 +57,14 @@ class Turns:
         return out
 
     def tokens(self, per_turn: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B, A]`: at each masked token the value of its turn, 0 elsewhere."""
+        """Copy values per turn, `[B, K]`, to the masked tokens of each turn. Returns `[B, A]`, 0
+        outside the mask."""
         return torch.where(self.mask, per_turn.gather(1, self.index), 0.0).to(dtype)
 
 
 def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
-    """float64 `[B, K]`: G_t = r_t + gamma G_{t+1} of turn rewards `[B, K]`."""
+    """Compute the discounted rewards-to-go G_t = r_t + gamma G_{t+1} of turn rewards, float64 `[B,
+    K]`. Returns the same shape."""
     out = torch.zeros_like(rewards)
     following = rewards.new_zeros(len(rewards))
     for turn in reversed(range(rewards.shape[1])):
@@ -177,8 +179,8 @@ def gigpo(
 
 
 def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: Tensor) -> Tensor:
-    """float64 `[B, K]`: `to_go` minus its mean over other episodes' first visits to the state; 0 if
-    no other episode visited it."""
+    """Return `to_go` minus its mean over the other episodes' first visits to the turn's state,
+    float64 `[B, K]`; 0 if no other episode visited this state."""
     # From [B, K] to the N turns that were played, in row order.
     rows, turns = torch.nonzero(present, as_tuple=True)
     visits = _visits(rows, group[rows], anchors[rows, turns])

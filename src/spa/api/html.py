@@ -10,6 +10,6 @@ def _episode_html(episode: Episode) -> str:
 
 def show_in_notebooks() -> None:
     """Make notebooks render episodes as HTML."""
-    # Set here and not in `spa.types`, because most modules that import `spa.types` do not need
-    # HTML.
+    # The method is set here and not in `spa.types`, because most modules that import `spa.types` do
+    # not need HTML.
     setattr(Episode, "_repr_html_", _episode_html)  # noqa: B010 - pyright knows no new attribute

@@ -125,8 +125,8 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Evaluate every model, write each result, print a table. Raises SpaError for errors that the
-    user can fix."""
+    """Evaluate every model, write one result file for each, and print a table of the results.
+    Raises SpaError for errors that the user can fix."""
     if options.world_model and options.state_perplexity:
         raise ConfigError(
             "--world-model and --state-perplexity are two separate measurements; give only one of these "
@@ -211,7 +211,7 @@ def _evaluate(
             f"the results of {known[output]} and {model} have one name, {output}; evaluate the second one "
             "alone, with --output FILE"
         )
-    # Checked before playing: a wrong option must not cost hours.
+    # Check the options before playing, which may take hours.
     ks = _ks(options.k)
     prices = _prices(options.prices)
     # With several models, another one may be behind an API.
@@ -294,7 +294,8 @@ def _prices(text: str | None) -> tuple[float, float] | None:
 
 
 def print_results(results: list[dict[str, Any]]) -> None:
-    """Print one table with a column per model and environment tag, and remarks below it."""
+    """Print one table with a column for each model and environment tag, followed by the remarks on
+    the results."""
     # Results on an eval set may be greedy or sampled, so the label names the decoding.
     policies = [
         f"{result['policy']}{_decoding(result) if 'eval_set' in result else ''}"

@@ -136,7 +136,8 @@ def groups() -> dict[str, tuple[str, ...]]:
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():
         first = words.partition(" ")[0]
-        # A first word that is already listed, such as `env`, gains an action and needs no group.
+        # If the first word is already listed, such as `env`, the command is a new action of it and
+        # needs no group.
         if first not in listed:
             listed.add(first)
             group = COMMANDS[words].group

@@ -36,8 +36,8 @@ class PlayingEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """Inputs for building an engine. `model` and `template` are set if they are already loaded, as
-    they always are in training."""
+    """The inputs from which an engine is built. `model` and `template` are set if they are already
+    loaded, which is always the case in training."""
 
     cfg: Config
     model_name: str  # a model or checkpoint as in `model_path`, or a name of `model_info`
@@ -51,7 +51,7 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """Constructor of an engine, and whether it may play in training.
+    """An engine's constructor and capabilities.
 
     make: builds the engine. name: value of `actor_rollout_ref.rollout.name`, for the engines of
     this folder. trainable: `load_weights` accepts the policy's weights, and completions have token
@@ -181,8 +181,8 @@ def _make_scripted(request: EngineRequest) -> PlayingEngine:
 
 @functools.cache
 def engines() -> Mapping[str, EngineKind]:
-    """The engines of this package by name: the `KIND` of each file of `spa.engines`, and two
-    engines that use a policy without a model."""
+    """Return the engines of this package by name: the `KIND` of each file in `spa.engines`, and the
+    two engines without a model, `random` and `scripted`."""
     own = (*defined_in("engines", "KIND").values(), RANDOM_KIND, SCRIPTED_KIND)
     return {kind.name: kind for kind in own}
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-# Replaces tensors whose memory is released.
+# Placeholder for tensors whose memory has been released.
 _GONE = torch.empty(0)
 Head = list[tuple[torch.Tensor, torch.Tensor]]
 """Per layer, keys and values [K, c, D] of the c leading tokens that all rows of a batch share."""

@@ -47,7 +47,7 @@ def sample_seeing(
     """Sample one response per prompt from a vision model. Returns the ids, int32 [L], and
     log-probs, float32 [L], of each."""
     device = next(model.parameters()).device
-    # Padding is masked, so every id will do except an image token.
+    # Padding is masked, so any id can be used except an image token.
     pad = min(stop_ids)
     ids, real = (
         part.to(device) for part in right_aligned([prompt.token_ids for prompt in prompts], pad)

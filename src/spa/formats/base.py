@@ -358,7 +358,7 @@ class ResponseFormat:
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
         """Score the thoughts of a base response in the state of `env`, by kind of token.
-        `complete`: False if the thoughts were cut off. None if they cannot be scored."""
+        `complete`: False if the thoughts were cut off. Returns None if they cannot be scored."""
         return None
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
@@ -378,8 +378,9 @@ class WrittenFormat(ResponseFormat):
     notation and order of its own. `spa.examples.search` makes examples in it, from copies of the
     game or from a model's predicted moves.
 
-    `view` is what a prompt shows of the game in a state (`state_text` and so on): a `TextEnv`, or a
-    `PredictedView`. unsolved: the reason recorded when a puzzle without a path is dropped.
+    The argument `view` of its methods is the game as a prompt shows it in a state: a `TextEnv`, or
+    a `PredictedView` of a predicted state. unsolved: the reason that is recorded when a puzzle is
+    dropped because its search found no path.
     """
 
     unsolved: str = "no_goal"

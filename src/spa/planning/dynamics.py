@@ -292,8 +292,9 @@ def search_together(
 def reachable(
     part: Sequence[Puzzle], most: Sequence[int], dynamics: Dynamics
 ) -> list[list[list[str]]]:
-    """For each puzzle and each number of actions from 0 to its `most`: the keys of the states that
-    exactly this many actions can lead to, without states that end the game."""
+    """Find the states that can be reached with an exact number of actions. Returns, for each puzzle
+    and each number of actions from 0 to the puzzle's entry in `most`, the keys of these states,
+    without states that end the game."""
     reached = [[[puzzle.start]] for puzzle in part]
     for count in range(max(most, default=0)):
         active = [number for number, limit in enumerate(most) if count < limit]

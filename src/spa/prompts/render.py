@@ -71,9 +71,9 @@ class Prompter:
     def first_messages(
         self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None
     ) -> tuple[Message, ...]:
-        """System message and first user message of a conversation. turn: its first turn, above 1
-        without history. actions_left: None means all actions of an episode. Raises ConfigError for
-        images without history."""
+        """Render the system message and the first user message of a conversation. turn: number of
+        its first turn, which can be above 1 only without history. actions_left: None means all
+        actions of an episode. Raises ConfigError for images without history."""
         pictured = env.image() is not None
         # The images of an episode belong to one conversation.
         if pictured and not self.history:
@@ -199,8 +199,8 @@ MOVES = 3
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A played sample: the state before, the actions, the state after, and whether the game was
-    over then."""
+    """A played sample: the state before the actions, the actions, the state after them, and whether
+    they ended the game."""
 
     before: str
     actions: tuple[str, ...]
@@ -236,8 +236,8 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """Play the environment's example actions from its current state, up to the first without
-    effect. None if no action remains, or if one slips away from the goal or loses the game."""
+    """Play the environment's example actions from its current state, until one has no effect.
+    Returns None if no action had an effect, or if one moved away from the goal or lost the game."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False

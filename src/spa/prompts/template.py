@@ -100,14 +100,15 @@ class ChatTemplate:
         return self._encode_with(text + prefill, images, guard, first=True)
 
     def start_with_ends(self, messages: tuple[Message, ...]) -> tuple[str, list[int], list[int]]:
-        """The text of the first prompt without prefill, its token ids, and the end of each token in
-        the text."""
+        """Return the text of the first prompt without the prefill, its token ids, and the position
+        in the text at which each token ends."""
         text, guard = self._begun(messages)
         ids, ends = self._tokens.pieces_with_ends(text, guard, first=True)
         return (text.replace(guard, "") if guard else text), ids, ends
 
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
-        """The text of the first prompt with guards inserted, and the guard."""
+        """Render the first prompt with guards in its messages (see `TextTokens.guarded`). Returns
+        the text and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
         # The template requires a system message, so an empty one is added.
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
@@ -148,16 +149,14 @@ class ChatTemplate:
         )
 
     def response_ids(self, response: str, prefill: str) -> list[int]:
-        """Token ids of a given response (prefill included in the text) without the prefill, and
-        with the end marker."""
+        """Tokenize a given response, whose text includes the prefill. Returns the token ids after
+        the prefill, followed by the end marker."""
         return [*self.response_tokens(response, prefill)[0], *self.end_ids]
 
     def response_tokens(self, response: str, prefill: str) -> tuple[list[int], list[int]]:
-        """Token ids of a given response (prefill included in the text) without the prefill, encoded
-        as its continuation.
-
-        Also the end of each token in that text. Control tokens in the response are encoded as plain
-        text."""
+        """Tokenize a given response, whose text includes the prefill, as a continuation of the
+        prefill. Returns the token ids after the prefill, and the position at which each token ends
+        in the text after the prefill. Control tokens in the response are encoded as plain text."""
         return self._tokens.encode_with_ends(
             response.removeprefix(prefill), after=self.parts.after_user + prefill
         )

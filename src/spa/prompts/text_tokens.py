@@ -65,8 +65,8 @@ class TextTokens:
         return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]
 
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
-        """Token ids of text that follows the text `after`, with control tokens encoded as plain
-        text, and the end of each token in the text."""
+        """Tokenize text that follows the text `after`, with control tokens encoded as plain text.
+        Returns the token ids, and the position in the text at which each token ends."""
         # Most tokenizers encode text after a control token as they do at the start of a text.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
@@ -75,7 +75,8 @@ class TextTokens:
         return self.pieces_with_ends(told, guard, first=border)
 
     def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
-        """Token ids of guarded text, at the beginning (`first`) or after other text."""
+        """Tokenize guarded text. first: the text is at the beginning of a conversation; otherwise
+        it follows other text."""
         pieces = text.split(guard) if guard else [text]
         ids = self.encode(pieces[0]) if first else self.encode_after(pieces[0])
         for piece in pieces[1:]:
@@ -100,8 +101,8 @@ class TextTokens:
     def pieces_with_ends(
         self, text: str, guard: str, *, first: bool
     ) -> tuple[list[int], list[int]]:
-        """Token ids of guarded text, and the end of each token in the text without guards. first:
-        the text is at the beginning."""
+        """Tokenize guarded text. Returns the token ids, and the position at which each token ends
+        in the text without guards. first: the text is at the beginning of a conversation."""
         ids: list[int] = []
         ends: list[int] = []
         done = 0
@@ -150,7 +151,8 @@ class TextTokens:
 
 
 def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of a text, and the end of each token in the text; both int64 [L]."""
+    """Tokenize a text. Returns the token ids, and the position in the text at which each token
+    ends; both int64 [L]."""
     if getattr(tokenizer, "is_fast", False):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ends = [end for _, end in encoded["offset_mapping"]]

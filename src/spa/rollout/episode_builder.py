@@ -172,7 +172,7 @@ class EpisodeBuilder:
         self.buffer = None
 
     def episode(self) -> Episode:
-        """The finished episode."""
+        """Return the finished episode."""
         # Without a turn, the buffer holds only a prompt, from which nothing can be learned.
         tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
         return Episode(

@@ -1,8 +1,8 @@
 """The rollout loop: send prompts to the engine, parse and execute the responses, until every
 episode has ended.
 
-An environment that raises, hangs or returns invalid values fails its own episode, never the run; so
-does a chat template that cannot encode a puzzle's text.
+If an environment raises, hangs or returns invalid values, or if the chat template cannot encode a
+puzzle's text, only the episode fails, never the run.
 """
 
 import hashlib
@@ -38,7 +38,8 @@ from spa.types import Completion, Episode, SamplingParams, StopReason
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
-# At most this many reasons are logged per rollout; the trajectories have all of them.
+# At most this many failed episodes are logged per rollout; the trajectory files contain the reasons
+# of all.
 SHOWN_FAULTS = 3
 # Without this limit, an environment in which it is always the opponent's turn could block the
 # rollout forever. Worker processes limit the time of each call only, and `env_timeout_s` may be

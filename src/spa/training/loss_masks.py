@@ -37,11 +37,11 @@ def loss_masks(
 
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: in each turn, the sampled tokens from the start of the answer block's content to
-    the end of the turn, except a prediction that follows the answer.
+    """Mask of the answers, bool [T]. It covers, in each turn, the sampled tokens from the start of
+    the answer block's content to the end of the turn, except a prediction after the answer.
 
-    A turn without exactly one answer block keeps only its last sampled token. So the mask always
-    contains the last sampled token of every turn, which carries the reward and the turn end.
+    In a turn without exactly one answer block, only the last sampled token is in the mask. The mask
+    always contains this token, because it carries the reward and marks the end of the turn.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -66,8 +66,9 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: the sampled tokens outside observation and prediction blocks, and the last sampled
-    token of every turn. The reward then does not train predictions."""
+    """Mask without the model's states, bool [T]. It covers the sampled tokens outside observation
+    and prediction blocks, and the last sampled token of every turn. The policy loss then does not
+    train the states."""
     _, sampled, turn_index = _tokens(episode)
     # A turn is its prompt and then its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)
@@ -75,8 +76,7 @@ def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: exactly the tokens of the states that the environment shows after the first
-    response.
+    """Mask of the states that the environment shows after the first response, bool [T].
 
     A state that its message does not contain unchanged (because a template changes text) has no
     tokens.
@@ -99,8 +99,8 @@ def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
-    """bool [T]: the sampled tokens inside observation and prediction blocks; with `right`, only
-    inside blocks that are correct.
+    """Mask of the states that the model wrote, bool [T]. It covers the sampled tokens inside
+    observation and prediction blocks or, with `right`, only inside correct blocks.
 
     With `right`, the prediction of a turn without an executed action is left out: a copy of the
     state would be correct.
@@ -144,8 +144,8 @@ def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
 
 
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """bool [T]: every token after the system message and the template's opening of the first user
-    message."""
+    """Mask of every token after the system message and the template's opening of the first user
+    message, bool [T]."""
     if episode.token_ids is None:
         raise ValueError(
             f"Episode {episode.episode_id} has no tokens; loss masks need episodes that a model "

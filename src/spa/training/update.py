@@ -383,8 +383,8 @@ def score_logprobs(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: log-probs of the sampled tokens under the distribution that
-    `sampling` samples from."""
+    """Compute the log-probs of the sampled tokens under the distribution that `sampling` samples
+    from. Returns float32 [B, A] on the CPU."""
     return _score(part, batch, micro, device, partial(_logprobs, sampling=sampling))
 
 
@@ -395,22 +395,22 @@ def score_entropies(
     device: torch.device,
     sampling: SamplingParams = PLAIN,
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: at each sampled token, the entropy in nats of the distribution
-    that `sampling` samples from."""
+    """Compute, at each sampled token, the entropy in nats of the distribution that `sampling`
+    samples from. Returns float32 [B, A] on the CPU."""
     return _score(part, batch, micro, device, partial(_entropies, sampling=sampling))
 
 
 def score_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
-    """float32 [B, A] on the CPU: the critic's values before each sampled token."""
+    """Compute the critic's value before each sampled token. Returns float32 [B, A] on the CPU."""
     return _score(part, batch, micro, device, _values)
 
 
 def score_last_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
-    """float32 [B] on the CPU: the critic's values after each row's last token."""
+    """Compute the critic's value after the last token of each row. Returns float32 [B] on the CPU."""
     # The critic gives the value before each token, so one more padding token gives the value after
     # the last token.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
