@@ -1,4 +1,4 @@
-"""Measured cards of environments (`spa.envs.cards`): what `spa env measure` writes."""
+"""Measure the reference cards of environments (`spa.envs.cards`) that `spa env measure` writes."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from spa.envs.registry import make_env
 from spa.seeds import stream, stream_seed
 
 PUZZLES = 1000
-"""Number of puzzles of a card: it is measured on the seeds 0 to 999."""
+"""Number of puzzles on which a card is measured. Their seeds are 0 to 999."""
 
 OPTIMUM_BY = {
     "bandit": "closed form",
@@ -21,10 +21,10 @@ OPTIMUM_BY = {
     "metamathqa": "answer key",
     "webshop": "scripted purchase",
 }
-"""Method that computes the optimum of a type. Types without an entry use an exact solver."""
+"""Environment type -> method that computes its optimum. All other types use an exact solver."""
 
 VERSIONS: dict[str, int] = {}
-"""Version of a type's puzzles, raised whenever they change. Types without an entry: 1."""
+"""Environment type -> version of its puzzles, raised whenever they change. The default is 1."""
 
 
 def measure(
@@ -35,8 +35,8 @@ def measure(
     *,
     puzzles: int = PUZZLES,
 ) -> Card:
-    """Measure a new card of `tag` on its first puzzles. 1,000 puzzles take about a second, or
-    several for large boards."""
+    """Measure a card of `tag` on its first `puzzles` puzzles. 1,000 puzzles take about one second,
+    or several seconds on large boards."""
     env = make_env(env_type, options)
     texts = []
     best = []
@@ -91,9 +91,9 @@ def _hash(texts: Sequence[str]) -> str:
 
 
 def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Play uniformly random legal actions from the current state of `env`. Returns success and sum
-    of rewards, in a game of several players those of the first player; all players move at
-    random."""
+    """Play uniformly random legal actions from the current state of `env`; return success and the
+    sum of rewards. In a game of several players, all move at random, and the first player's result
+    is returned."""
     rng = stream(seed, "card/random")
     total = 0.0
     for _ in range(max_actions):
@@ -111,8 +111,8 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
 
 
 def to_json(scores: Iterable[Card], command: str) -> str:
-    """The text of a file of cards, such as `assets/cards.json`. command: the command that made
-    it."""
+    """The text of a card file, such as `assets/cards.json`. command: the command that the file
+    names as its origin."""
     made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
     rows = [asdict(item) for item in scores]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"

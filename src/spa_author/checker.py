@@ -1,8 +1,7 @@
-"""The conformance suite: the requirements on an environment so that every stage of the recipe can
-use it.
+"""The conformance suite: checks that every stage of the recipe can use an environment.
 
-`check` runs every check on fresh instances and returns the findings, each failure with the reason
-why it matters.
+`check` runs all checks on fresh instances and returns the findings. Each failure explains why it
+matters.
 """
 
 import inspect
@@ -33,9 +32,9 @@ from spa.types import IMAGE
 
 Make = Callable[[], TextEnv]
 INFO_KEYS = ("action_is_valid", "action_is_effective", "success")
-# Texts that name no action, except perhaps in a free-text game: among them tags and separators of
-# the format, a number that int() rejects (over 4,300 digits), a long text, and a lone surrogate,
-# which UTF-8 cannot encode.
+# Texts that name no action, except perhaps in a free-text game. They include tags and separators of
+# the format, a number that int() rejects (more than 4,300 digits), a long text, and a lone
+# surrogate, which UTF-8 cannot encode.
 NONSENSE = (
     "",
     " ",
@@ -49,14 +48,14 @@ NONSENSE = (
     "\ud800",
 )
 PROMPT_LIMIT = 16_000
-"""Maximum number of characters of the first prompt, about 4,000 tokens: the context of most
-configurations."""
+"""Maximum number of characters of the first prompt. They are about 4,000 tokens, the context length
+of most configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check. message: what was found; a passed check may have one, too. advice:
-    why it matters and what to do."""
+    """The outcome of one check. message: what is wrong, or a note on a passed check. advice: why a
+    failure matters and how to fix it."""
 
     check: str
     ok: bool
@@ -65,7 +64,7 @@ class Finding:
 
 
 class Flaw(Exception):
-    """A check failed; the arguments are the message and the advice."""
+    """Raised by a check that fails. Its arguments become `Finding.message` and `Finding.advice`."""
 
     def __init__(self, message: str, advice: str) -> None:
         super().__init__(message)
@@ -74,7 +73,8 @@ class Flaw(Exception):
 
 
 Checks = Mapping[str, Callable[[], str | None]]
-"""Checks by name, in order. A check raises `Flaw`, or returns a note on a passed check."""
+"""Name -> check, in the order of execution. A check raises `Flaw` if it fails. If it passes, it
+returns a note or None."""
 MADE = "can be made"
 _WORD = re.compile(r"\w+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -86,12 +86,14 @@ CHECK_S = 240.0
 
 
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
-    """Run every check on environments from `make`. steps: length of the longest episode to try."""
+    """Run every check on environments that `make` creates. seeds: number of puzzles to play. steps:
+    maximum number of actions per episode."""
     return list(run_checks(all_checks(make, seeds=seeds, steps=steps)))
 
 
 def run_checks(checks: Checks) -> Iterator[Finding]:
-    """Yield one finding after the other; only the first if no environment can be made."""
+    """Run the checks in order and yield their findings. Stops after the first check if it shows
+    that no environment can be made."""
     for name, run in checks.items():
         finding = run_check(name, run)
         yield finding
@@ -101,7 +103,7 @@ def run_checks(checks: Checks) -> Iterator[Finding]:
 
 
 def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
-    """The checks of environments from `make`."""
+    """The checks of environments that `make` creates; see `check` for the arguments."""
     return {
         MADE: lambda: _made(make),
         "Gymnasium's own checker": lambda: _gymnasium(make),
@@ -125,8 +127,8 @@ def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
 
 
 def run_check(name: str, run: Callable[[], str | None]) -> Finding:
-    """Run one check and return its finding: a `Flaw`, any other exception of the environment, or
-    success with the note from `run`."""
+    """Run one check and return its finding. The check fails if it raises `Flaw` or another
+    exception, or exceeds its time limit."""
     try:
         with time_limit(CHECK_S, "the check"):
             message = run()
@@ -150,8 +152,8 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
 
 
 def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Play a random episode: yield each action text with the result of `step`. Ends with the
-    episode or after `steps`."""
+    """Play a random episode, and yield each action text with the result of `step`. Stops at the end
+    of the episode, or after `steps` actions."""
     rng = stream(seed, "checker")
     for _ in range(steps):
         look_as_mover(env)
@@ -207,7 +209,7 @@ def _gymnasium(make: Make) -> None:
 
 
 def _place(error: Exception, env: TextEnv) -> str:
-    """The file and line that raised: the last one in the game's own file if there is one."""
+    """File and line that raised `error`. A line in the game's own file is preferred."""
     frames = traceback.extract_tb(error.__traceback__)
     file = inspect.getfile(type(env))
     last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
@@ -232,7 +234,7 @@ def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = (
         "sample from spa.seeds.stream(seed, ...) in reset, and keep no data from the last episode"
     )
-    # One instance plays all seeds. If it keeps state from an earlier episode, it plays differently.
+    # One instance plays all seeds. It plays differently if it keeps state from earlier episodes.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -348,8 +350,8 @@ def _actions(make: Make) -> None:
 
 
 def _reading(make: Make, seeds: int) -> None:
-    """Check that actions of later states are already understood at the start, and as the same
-    action."""
+    """Check that `to_action` reads each action text of later states as the same action in the
+    initial state."""
     for seed in range(seeds):
         env = make()
         # `first` is never stepped: it reads every text in the initial state.
@@ -493,7 +495,7 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
 
 
 def _valued(make: Make, seeds: int, steps: int) -> str | None:
-    """Check the state values, which planners read from states that a model wrote."""
+    """Check `state_value`, which planners apply to states that a model has written."""
     env = make()
     mode = env.default_state_text
     advice = (
@@ -582,8 +584,8 @@ def _steps(make: Make, seeds: int, steps: int) -> None:
 
 
 def _legal(make: Make, seeds: int) -> None:
-    """Check `legal_actions` in the first states of a game. Actions are not executed if the list is
-    simply all action names."""
+    """Check that actions in `legal_actions` are accepted and valid in the first states of a game.
+    If the list has all action names, validity is not checked."""
     for seed in range(seeds):
         env = make()
         options = {"noise_seed": seed + 1}
@@ -620,15 +622,15 @@ def _legal(make: Make, seeds: int) -> None:
 
 
 def _clones(make: Make, seeds: int) -> None:
-    """Check that copies in the middle of a game are independent, made by `clone` or by
-    replaying."""
+    """Check that a copy made in the middle of a game, by `clone` or by replaying the actions, is
+    independent of the original."""
     for seed in range(seeds):
         env = make()
         options = {"noise_seed": seed + 1}
         done: list[Any] = []
         env.reset(seed=seed, options=options)
         for text, (_, _, terminated, truncated, _) in episode(env, seed, 2):
-            # If the game ends here, the state before the last action is cloned instead.
+            # If this action ends the game, the state before it is cloned instead.
             if terminated or truncated:
                 env.reset(seed=seed, options=options)
                 for action in done:
@@ -679,8 +681,8 @@ def _is_json(info: dict[str, Any]) -> bool:
 
 
 def _searched(make: Make, seeds: int) -> str | None:
-    """Check that the search of each puzzle can be written and read; if the game reads names of
-    states from texts, also in every reachable state."""
+    """Check that a search of each puzzle can be written and read again. If the game can read states
+    from text (`key_of_text`), check this in every reachable state."""
     env = make()
     advice = "agent_proxy.response_format=search needs it (docs/methods.md); without written searches, remove state_key"
     learned = False

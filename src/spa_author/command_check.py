@@ -45,7 +45,10 @@ def check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check an environment; return 0 if it conforms, 1 otherwise. Raises ConfigError."""
+    """Check an environment and print the findings; return 0 if all checks passed, 1 otherwise.
+
+    Raises ConfigError if an option cannot be read or the environment does not exist.
+    """
     from spa.envs.limits import boundary
     from spa.envs.registry import make_env
     from spa_author.checker import all_checks, run_checks
@@ -84,7 +87,8 @@ def _told(finding: "Finding") -> bool:
 
 
 def _resolve(name: str, config: str) -> tuple[str, dict[str, Any]]:
-    """Type and options of a tag; any other name is a type without options."""
+    """Return environment type and options of a tag. A name that is not a tag is taken as a type
+    without options."""
     from spa.config.load import load_config
 
     spec = load_config(config).custom_envs.get(name)
@@ -108,8 +112,8 @@ def _overrides(texts: list[str]) -> dict[str, Any]:
 
 
 def _play(env_type: str, config: dict[str, Any]) -> None:
-    """Play randomly through the real turn loop in both prompt modes, and check that episodes
-    survive JSON."""
+    """Play random episodes through the real turn loop in both prompt modes. Raises Flaw if one
+    fails or is not the same after being stored as JSON."""
     import json
 
     from spa.envs.pool import group_specs

@@ -1,5 +1,5 @@
-"""`spa env measure`: measure reference scores of environments, and whether training could help in
-one."""
+"""`spa env measure`: measure reference scores of environments, and estimate whether training a
+model in one could help."""
 
 import argparse
 import json
@@ -56,8 +56,8 @@ def _minutes(text: str) -> float:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure the reference scores of tags on the puzzles of seeds 0 to 999, or one game with a
-    model. Raises ConfigError."""
+    """Measure the reference scores of environments on the puzzles of seeds 0 to 999; with --model,
+    measure one environment with a model. Returns the exit status. Raises ConfigError."""
     if options.model is not None:
         return _with_model(options)
     from spa.config.load import load_config
@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Config, str]]":
-    """Yield the configurations and tags that `spa env measure` measures."""
+    """Yield each tag to measure, after the configuration that defines it."""
     from spa.config.load import PARTS, config_names, load_config
 
     for tag in options.tags or cfg.custom_envs:
@@ -117,8 +117,8 @@ def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Con
 
 
 def _with_model(options: argparse.Namespace) -> int:
-    """Measure one game with a model; print each part once it is measured, then the verdict. An
-    interruption keeps the finished measurements."""
+    """Measure one game with a model, print each part as soon as it is measured, then print and save
+    the verdict. If interrupted, the finished parts are saved."""
     import tempfile
     from dataclasses import asdict
     from time import monotonic
@@ -157,7 +157,7 @@ def _with_model(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="spa-") as folder:
             fill(found, spec, Path(folder), tell, begin=begin)
     finally:
-        # Without the reference policies nothing is measured: the game or the model cannot be used.
+        # The reference policies are measured first. Without them there is nothing to save.
         if found.random is not None:
             tell()
             sentences = verdict(found)

@@ -19,7 +19,8 @@ def new_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def new(options: argparse.Namespace) -> int:
-    """Write a working environment, its test and its configuration. Raises ConfigError."""
+    """Write a working environment, its test and its configuration. Raises ConfigError if the name
+    cannot be used."""
     from spa_author.scaffold import write_env
 
     module, test, config = write_env(options.name, options.folder)

@@ -10,7 +10,7 @@ from spa.commands.arguments import add_environment, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
-# Characters that a terminal sends after ESC for the arrow keys.
+# Characters that a terminal sends after ESC for each arrow key, and the action that the key means.
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 
@@ -93,7 +93,7 @@ def _read_line(prompt: str) -> str | None:
 
 
 def _read_key(prompt: str) -> str | None:
-    """Read a key and return the line that it stands for."""
+    """Read one key and return the line that it stands for; None to quit."""
     write_out(prompt)
     sys.stdout.flush()
     key = sys.stdin.read(1)

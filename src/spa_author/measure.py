@@ -1,5 +1,5 @@
-"""Measure the figures of `spa env measure --model` within a time limit: reference policies, a move
-model after a short SFT on random play, and planning with its predictions."""
+"""Measurements of `spa env measure --model`, within a time limit: reference policies, the accuracy
+of a move model after a short SFT on random play, and planning with its predictions."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -55,28 +55,28 @@ READ_STATES = 50
 MOST_EXAMPLES = 8_000
 HELD_OUT = 256
 SCHEDULE = 1_000
-"""Steps of the learning-rate schedule. It follows the clock, since the speed is not known in
-advance."""
+"""Number of steps of the learning-rate schedule. Elapsed time determines the position in the
+schedule, because the training speed is not known in advance."""
 CHUNK = 16
-# Shares of the time that is left when a part begins.
+# Share of the remaining time that each part may use.
 REFERENCES, PLAY, SFT, ACCURACY = 0.1, 0.1, 0.65, 0.3
 MOST_LINES = 256
 """Maximum number of states that one search expands."""
 
 
 class TimeUp(Exception):
-    """The time limit of the measurement has been reached."""
+    """Raised when the time limit of the measurement has been reached."""
 
 
 class MoveParts(ResponseFormat):
-    """The parts of a single move (`spa.planning.moves`): only the state to which the action leads,
-    because the action itself is random."""
+    """Format of a single move (`spa.planning.moves`), whose only part is the state to which the
+    action leads. The action itself is random, so it is not scored."""
 
     def __init__(self, actions: Sequence[str]) -> None:
         self.actions = actions
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """The span of the state."""
+        """The state as one part: ("state", start, end)."""
         begin = len(PREFILL) if text.startswith(PREFILL) else 0
         names = [name for name in self.actions if text.startswith(name, begin)]
         return [("state", begin + max(map(len, names), default=0), len(text))]
@@ -94,8 +94,11 @@ class Trained:
 def measure(
     found: Measured, spec: EnvSpec, folder: Path, told: Callable[[], None], *, begin: float
 ) -> None:
-    """Fill `found`, and call `told` after each part. folder: for temporary files. begin: start of
-    the time limit. Raises SpaError and EnvFault."""
+    """Run all measurements, store the results in `found`, and call `told` after each part.
+
+    folder: for temporary files. begin: time at which the time limit starts, as from `monotonic`.
+    Raises SpaError, or EnvFault if the environment fails.
+    """
     end = begin + 60 * found.minutes
 
     def until(share: float) -> float:
@@ -115,8 +118,8 @@ def measure(
 
 
 def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
-    """Fill in the reference policies: the shipped scores of these settings, or those of some
-    puzzles."""
+    """Store the success rates of the reference policies in `found`. Shipped scores are used if the
+    settings match; otherwise the policies play some puzzles. until: end of the time for this."""
     known = (found.game, spec.env_type, spec.env_config, found.max_actions)
     card = card_with(*known)
     found.reference_puzzles = cards.PUZZLES
@@ -134,9 +137,11 @@ def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
 
 
 def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
-    """The configuration of random play with one action per turn, and of SFT on it: on single moves
-    if the game names its states, otherwise on full next states. Records in `found` why planning is
-    not available."""
+    """Make the configuration for random play with one action per turn, and SFT on its turns.
+
+    SFT uses single moves if the game names its states, otherwise full next states. Stores in
+    `found` why planning is not available.
+    """
     cfg = load_config(
         "tiny" if is_tiny(found.model) else "smol",
         [
@@ -169,8 +174,8 @@ def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
 
 
 def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]:
-    """The rendering from which the game reads the names of states, and ""; if there is none, the
-    preferred rendering and the reason."""
+    """Choose a rendering from which the game can read the names (keys) of states. Returns it with
+    ""; if there is none, returns `preferred` with the reason."""
     if env.state_key() is None:
         return preferred, (
             "TextEnv.state_key returns None: define it and the other methods for written search, or "
@@ -185,7 +190,7 @@ def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]
             preferred,
             "legal_actions leaves out actions, and which ones is unknown in predicted states",
         )
-    # Reading every state of a large game takes minutes; the first ones are enough to choose the
+    # Reading every state of a large game takes minutes. A few states are enough to choose the
     # rendering.
     some = dict(islice(copies.items(), READ_STATES))
     modes = readable_modes(env, {key: true[key] for key in some}, some)
@@ -195,7 +200,8 @@ def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]
 
 
 def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], float]) -> Trained:
-    """Train a move model by SFT on random play."""
+    """Train a move model by SFT on random play. until: returns the time at which a given share of
+    the remaining time has passed."""
     device = setup.pick_device(cfg)
     log.info("loading %s", found.model)
     model, template = load_model(cfg, None, device)
@@ -218,7 +224,7 @@ def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], f
 
 
 def play(cfg: Config, until: float) -> list[SFTExample]:
-    """Make examples by random play, until there are enough or the time is up."""
+    """Make examples from random play, until there are MOST_EXAMPLES or the time is up."""
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     puzzles = Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
     engine = random_engine(max_actions=1)
@@ -236,13 +242,15 @@ def play(cfg: Config, until: float) -> list[SFTExample]:
 
 
 def alone(example: SFTExample) -> SFTExample:
-    """The example without earlier turns: the last message shows the state."""
+    """Return the example without earlier turns. Only the system message and the last message, which
+    shows the state, are kept."""
     system = [message for message in example.prompt if message["role"] == "system"]
     return replace(example, prompt=(*system, example.prompt[-1]))
 
 
 def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
-    """Measure the share of right next states on held-out moves, until the time is up."""
+    """Measure how many next states of held-out moves the model predicts correctly, and store the
+    shares in `found`. Stops when the time is up."""
     (spec,) = trained.cfg.custom_envs.values()
     with setup.first_puzzle(trained.cfg, spec) as env:
         actions = env.action_names()
@@ -277,7 +285,8 @@ def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
 def forced_accuracy(
     trained: Trained, examples: Sequence[SFTExample], form: ResponseFormat
 ) -> Metrics:
-    """The share of right parts by kind, given the true text before them."""
+    """Teacher-forced accuracy: kind of part -> share of parts whose tokens are all the most likely
+    ones, given the true text before them."""
     learner = trained.learner
     sequences, _ = training_sequences(
         examples,
@@ -285,7 +294,7 @@ def forced_accuracy(
         max_length=trained.cfg.sft.data.max_length,
         merge_turns=False,
     )
-    # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
+    # With top_k=1, a token has log-prob 0 if and only if it is the most likely one.
     logprobs = score_logprobs(
         learner.policy,
         token_batch(sequences, learner.template.images),
@@ -298,8 +307,8 @@ def forced_accuracy(
 
 
 def measure_planning(found: Measured, trained: Trained, until: float) -> None:
-    """Measure the success of breadth-first search and of one-step look-ahead over the model's
-    predictions, on as many puzzles as the time allows."""
+    """Measure the success rates of breadth-first search and one-step look-ahead with the model's
+    predictions, on as many puzzles as the time allows. Results are stored in `found`."""
     cfg, learner = trained.cfg, trained.learner
     engine = local_engine(cfg, learner.policy.full_model(), learner.template, learner.device)
     moves = LearnedMoves(engine, learner.template)
@@ -334,7 +343,7 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
             wins = [game(look.env.clone(), plans.search)]
             if look.env.goal_distance() is not None:
                 wins.append(game(look.env.clone(), plans.look_ahead))
-            # Only completed puzzles count, although this leaves out long ones.
+            # Puzzles that the time limit interrupts do not count, which favours short ones.
             won.append(wins)
     if not won:
         found.no_planning = reason
@@ -346,10 +355,10 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Policies that see only the model's predictions of where actions lead, and nothing else of the
-    game.
+    """Policies that know where actions lead only from the model's predictions.
 
-    The distance of a predicted state is read from a copy of the game in this state.
+    moves: the model. until: end of the time limit. The distance of a predicted state to the goal is
+    read from a copy of the game in that state.
     """
 
     moves: LearnedMoves
@@ -357,7 +366,8 @@ class Plans:
     until: float
 
     def successors(self, key: str) -> Sequence[Successor]:
-        """The predicted successors; empty if a prediction names no state. Raises TimeUp."""
+        """The predicted successors of state `key`; empty if a prediction names no state. Raises
+        TimeUp."""
         if monotonic() > self.until:
             raise TimeUp
         return self.moves.expand([(self.puzzle, key)])[0] or ()
@@ -370,7 +380,8 @@ class Plans:
         return path[0] if path else None
 
     def look_ahead(self, env: TextEnv, rng: Any) -> str | None:
-        """The action whose successor has the lowest distance; ties are broken at random."""
+        """The action whose predicted successor is closest to the goal; ties are broken at
+        random."""
         key = env.state_key()
         assert key is not None
         costs = {name: self._cost(after, outcome) for name, after, outcome in self.successors(key)}

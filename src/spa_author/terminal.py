@@ -1,4 +1,4 @@
-"""Play an environment by hand, and see what the model would see."""
+"""Play an environment by hand, with the prompts that a model would get."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
 
 @dataclass
 class Score:
-    """Totals of a player's games."""
+    """Totals over all puzzles that a player has played. reward: sum of rewards."""
 
     puzzles: int = 0
     solved: int = 0
@@ -37,7 +37,7 @@ def play(
     read: Read,
     write: Callable[[str], None],
 ) -> Score:
-    """Play puzzles from `seed` on until the input ends; return the score.
+    """Play puzzles, starting with `seed`, until the input ends; return the score.
 
     prompter: provides the limits and writes the prompt. hint: always show the best next action.
     """
@@ -65,8 +65,8 @@ def _puzzle(
     read: Read,
     write: Callable[[str], None],
 ) -> bool:
-    """Play one puzzle, whose first prompt is `first`, with as many actions as a model's turns can
-    hold; return False if the player wants to stop."""
+    """Play one puzzle with as many actions as a model would have; return False if the player wants
+    to stop. first: the puzzle's first prompt."""
     left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
@@ -98,8 +98,8 @@ def _answer(env: TextEnv, first: str, command: str, left: int) -> str:
 
 
 def _prompt(env: TextEnv, prompter: Prompter) -> str:
-    """The first prompt; an image, which a terminal cannot show, is followed by its state as
-    text."""
+    """The first prompt. If the state is an image, which a terminal cannot show, the state is added
+    as text."""
     text = prompter.first_messages(env)[1]["content"]
     return (
         text
@@ -138,7 +138,7 @@ def _act(
 
 
 def best(env: TextEnv, left: int) -> str:
-    """The best next action, or why there is none."""
+    """The best next action, or the reason why there is none."""
     actions = env.expert_actions(left)
     if actions:
         return actions[0]
@@ -146,8 +146,8 @@ def best(env: TextEnv, left: int) -> str:
 
 
 def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
-    """The actions of a line, with shortened words and w, a, s, d completed; unknown words stay as
-    they are."""
+    """Split a line into actions. Shortened action names and the keys w, a, s and d are completed;
+    unknown words are kept."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
     # If no part is an action (`up up left` without separators), its words may be actions.
@@ -160,7 +160,7 @@ def _complete(text: str, names: tuple[str, ...]) -> str:
     lower = text.lower()
     if lower in (name.lower() for name in names):
         return text
-    # The keys w, a, s and d take precedence, followed by the only label that begins with the text.
+    # The keys w, a, s and d take precedence. Otherwise exactly one name must begin with the text.
     fitting = [name for name in names if name.lower() == KEYS.get(lower)]
     fitting = fitting or [name for name in names if name.lower().startswith(lower)]
     return fitting[0] if len(fitting) == 1 else text

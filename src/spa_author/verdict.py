@@ -1,32 +1,32 @@
-"""The verdict of `spa env measure --model`: three sentences from measured figures, by fixed
-thresholds."""
+"""The verdict of `spa env measure --model`: three sentences that follow from the measurements by
+fixed thresholds."""
 
 from dataclasses import dataclass, field
 
 EASY = 0.6
-"""Success rate of random play or of the greedy walk above which success does not measure
+"""If random play or the greedy walk has a higher success rate than this, success does not measure
 knowledge."""
 STILL = 0.95
-"""Share of moves without a change above which there is no world model to learn."""
+"""If at least this share of moves does not change the state, there is no world model to learn."""
 ABOVE_COPY = 0.05
-"""Lead over the copy baseline that predictions need."""
+"""Predictions count as learned if their accuracy exceeds the copy baseline by more than this."""
 ACCURATE = 0.9
-"""Share of right predictions above which plans of several moves are reliable."""
+"""Share of right predictions from which plans of several moves are reliable."""
 LEAD = 0.1
-"""Lead in success rate that counts as an improvement."""
+"""Smallest difference in success rate that counts as an improvement."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """Figures of a game with a model. Shares are between 0 and 1; None if not available, or not
-    measured yet.
+    """Measurements of a game with a model. Shares are between 0 and 1, or None if not available or
+    not yet measured.
 
-    accuracy: share of right parts of responses, given the true text before them, by kind. right:
-    share of predicted next states that are right. right_if_changed: the same for moves that change
-    the state. copy: share of moves that do not change it. search, search_ahead: success of
-    breadth-first search and of one-step look-ahead over the model's own predictions, on `puzzles`
-    puzzles. full_states: whether the model predicts whole states, because the game names none.
-    no_planning: why planning is not available.
+    accuracy: kind of response part -> share of right parts, given the true text before them. right:
+    share of predicted next states that are right. right_if_changed: the same share for moves that
+    change the state. copy: share of moves that do not change the state. search, search_ahead:
+    success of breadth-first search and of one-step look-ahead over the model's own predictions, on
+    `puzzles` puzzles. full_states: whether the model predicts whole states, because the game names
+    none. no_planning: why planning is not available.
     """
 
     game: str
@@ -54,12 +54,13 @@ class Measured:
 
     @property
     def without_model(self) -> tuple[float, str]:
-        """The best success rate without the model and without the true game, and its policy."""
+        """The higher success rate of random play and the walk, with the name of the policy."""
         return max((self.random or 0.0, "random play"), (self.walk or 0.0, "the walk"))
 
     @property
     def planned(self) -> float | None:
-        """The best success rate of planning with the model's predictions; None if not measured."""
+        """The higher success rate of the two planners that use the model's predictions; None if not
+        measured."""
         return max(
             (each for each in (self.search, self.search_ahead) if each is not None), default=None
         )

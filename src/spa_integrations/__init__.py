@@ -1,2 +1,2 @@
-"""Games of other libraries for `spa`, and exports of our environments. `spa` imports nothing from
-this package."""
+"""Bridges to games of other libraries, exports of our environments, model conversion, trackers and
+launchers. `spa` imports nothing from this package."""

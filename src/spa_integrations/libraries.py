@@ -1,4 +1,5 @@
-"""Records of the game libraries, which pyproject.toml registers. Imports no library."""
+"""One `Library` record for each supported game library, registered in pyproject.toml. Imports none
+of the libraries."""
 
 from spa.envs.registry import Library
 

@@ -1,9 +1,9 @@
-"""`launcher: ray`: the ranks are workers of Ray Train, which places them on machines and replaces
-them if they die.
+"""`launcher: ray`: run the ranks as workers of Ray Train, which places them on machines and
+restarts them if they die.
 
-If a worker is lost, Ray stops the others and starts all of them again, and each stage resumes from
-its last complete checkpoint, as after any other crash. A start from scratch is not repeated. The
-run's folder must be visible to all machines.
+If a worker is lost, Ray stops the others and restarts all of them, and each stage resumes from its
+last complete checkpoint. A run that was started from scratch also resumes. All machines must be
+able to access the run's folder.
 """
 
 import os
@@ -25,8 +25,10 @@ from spa.run.console import same_verbosity, set_verbosity
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:
-    """Run a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers: one per GPU, or, with
-    `trainer.device=cpu` or in a cluster without GPUs, one per `ray_init.cpus_per_worker` CPUs.
+    """Run a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers; return its result.
+
+    A worker uses one GPU. With `trainer.device=cpu`, or in a cluster without GPUs, it uses only
+    `ray_init.cpus_per_worker` CPUs.
 
     Raises ConfigError if Ray is missing or the cluster is too small, and TrainingError if the job
     fails more than `ray_init.max_failures` times.
@@ -43,12 +45,12 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
         archive_stages(cfg)
         # After a worker's restart Ray calls the same job again, which must then resume.
         job = replace(job, generate_data=None)
-    # Unique for each launch and in the shared folder, so that a restarted attempt can tell that an
-    # earlier one has begun.
+    # This file is unique to the launch and in the shared folder, so that a restarted attempt can
+    # tell that an earlier one has begun.
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    # gloo also on GPUs: the ranks exchange JSON values as tensors on the CPU.
+    # gloo is needed on GPUs, too, because the ranks exchange JSON values as CPU tensors.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     fitted = TorchTrainer(
         _worker,
@@ -106,7 +108,7 @@ def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> N
 
 
 def _worker(settings: dict[str, Any]) -> str:
-    """Run one rank. Ray has set up the process group."""
+    """Run one rank in a process group that Ray has set up; return the path of the job's result."""
     from ray.train.torch import get_device
 
     # Relative paths in the configuration must mean the same on every machine.
@@ -121,8 +123,11 @@ def _worker(settings: dict[str, Any]) -> str:
 
 
 def attempt(cfg: Config, job: Job, note: Path) -> Path:
-    """Run or resume a job. note: a file that all attempts of one launch share, so that only the
-    first one starts from scratch if the configuration says so."""
+    """Run or resume a job, and return its result.
+
+    note: a file shared by all attempts of one launch. If it exists, an earlier attempt has begun,
+    and this one resumes even if the configuration starts from scratch.
+    """
     world = current_world()
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
@@ -135,7 +140,7 @@ def attempt(cfg: Config, job: Job, note: Path) -> Path:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of an error passed on by Ray, which is the original error."""
+    """The last line of an error that Ray passes on. This line contains the original error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 

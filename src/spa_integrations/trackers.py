@@ -1,7 +1,8 @@
-"""Trackers of other packages, which `pyproject.toml` registers in the group `spa.trackers`.
+"""Experiment trackers that use other packages, registered in `pyproject.toml` under
+`spa.trackers`.
 
-A tracker's package is imported only when that tracker is used. `spa.run.trackers` turns a tracker
-off after its first error.
+A tracker's package is imported only when the tracker is used. `spa.run.trackers` disables a tracker
+after its first error.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ def _table_rows(episodes: Sequence[Episode]) -> list[list[Any]]:
 
 
 class TensorBoard:
-    """Scalars and sample episodes for TensorBoard, in `<stage>/tensorboard`."""
+    """Tracker that writes scalars and sample episodes for TensorBoard to `<stage>/tensorboard`."""
 
     def __init__(self, *, directory: Path, start_step: int, **_: Any) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -55,8 +56,7 @@ class TensorBoard:
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
         """Log sample episodes as a table."""
         rows = _table_rows(episodes)
-        # The table omits the conversations, which are long: each is logged below as a separate
-        # text.
+        # The table omits the long conversations. Each is logged below as a separate text.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
         table = Table(_TABLE[:-1], cells, right=(4, 5))
         self._writer.add_text(f"episodes/{split}", table.markdown(), step)
@@ -71,16 +71,19 @@ class TensorBoard:
 
 
 def _identity(directory: Path) -> str:
-    """Run id of a stage's curves. It depends on the folder, so that a resumed stage continues its
-    curves, and on the archive's contents, so that a new training run starts new ones."""
+    """Run id of a stage for trackers.
+
+    It depends on the folder, so that a resumed stage continues its curves, and on the number of
+    archived runs, so that training from scratch starts new curves.
+    """
     archived = len(list(directory.glob(f"{ARCHIVE}/*")))
     place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
     return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 class Wandb:
-    """Weights & Biases; `WANDB_MODE=offline` (wandb's own variable) keeps everything on this
-    machine."""
+    """Tracker for Weights & Biases. With wandb's environment variable `WANDB_MODE=offline`,
+    everything stays on this machine."""
 
     def __init__(
         self, *, directory: Path, stage: str, config: Any, project: str, name: str, **_: Any
@@ -120,7 +123,7 @@ class Wandb:
 
 
 class Trackio:
-    """Trackio: a local dashboard with Weights & Biases' interface."""
+    """Tracker for Trackio, a local dashboard with the interface of Weights & Biases."""
 
     def __init__(
         self, *, directory: Path, stage: str, config: Any, project: str, name: str, **_: Any

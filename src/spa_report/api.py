@@ -25,7 +25,8 @@ def report(run: Path, path: str | Path | None, form: str) -> Path:
 
 
 def run_html(run: Run) -> str:
-    """Return HTML that shows a run in a notebook: Pass@1 per method, or each stage's last metrics."""
+    """Return HTML that shows a run in a notebook: Pass@1 per method, or each stage's last
+    metrics."""
     rows = [
         (one.label, f"{when} Pass@1", percent(getattr(one, when)))
         for one in all_recorded(run.summary)

@@ -26,8 +26,8 @@ def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
 
 
 def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
-    """Return a page of `LIMIT` examples from data file number `file`, starting at `offset`, with the
-    total number of examples and the names of all data files.
+    """Return a page of `LIMIT` examples from data file number `file`, starting at `offset`, with
+    the total number of examples and the names of all data files.
 
     Each response is a list of [text, whether it contributes to the loss].
 

@@ -107,8 +107,8 @@ class EpisodeIndex:
         return {"total": total, "episodes": records}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
-        """At most `limit` episodes, drawn round-robin from all kinds (method, seed, stage, split and
-        outcome). Within a kind, later steps come first."""
+        """At most `limit` episodes, drawn round-robin from all kinds (method, seed, stage, split
+        and outcome). Within a kind, later steps come first."""
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
@@ -362,8 +362,9 @@ def mean_advantage(scores: Mapping[str, Any]) -> float | None:
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> the nodes of the planner's search tree in that turn. A node has its actions, predicted
-    state and value, and whether it was chosen. root: index of the path's first response."""
+    """Turn -> the nodes of the planner's search tree in that turn. A node has its actions,
+    predicted state and value, and whether it was chosen. root: index of the path's first
+    response."""
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
     rows = (
         [row for _, row in read_lines(path) if row.get("episode_id") == episode]

@@ -148,7 +148,8 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The current work of a running command. left: its remaining time. load: load of the machine."""
+    """The current work of a running command. left: its remaining time. load: load of the
+    machine."""
 
     left: str
     load: str

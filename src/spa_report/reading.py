@@ -177,8 +177,8 @@ def arm_rank(arm: str) -> int:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open the run in directory `path`. Raises DataError if it is not a directory or has no run, and
-    OSError if the folders that may contain one cannot be read."""
+    """Open the run in directory `path`. Raises DataError if it is not a directory or has no run,
+    and OSError if the folders that may contain one cannot be read."""
     if not path.is_dir():
         raise DataError(
             f"{path} is not a directory. Give the directory of a run, for example runs/demo."

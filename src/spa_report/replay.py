@@ -288,7 +288,8 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
-    """Find the tokenizer of a stage. None if there is no `tokenizer.json`; pages then show token ids.
+    """Find the tokenizer of a stage. None if there is no `tokenizer.json`; pages then show token
+    ids.
 
     Searches the stage's checkpoints, then all checkpoints of the run in `root`, then the stage's
     model if that is the bundled model or a folder.

@@ -79,8 +79,8 @@ class MethodResult:
 def recorded(
     summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
 ) -> MethodResult:
-    """Read a method's results from `summary.json`. longer: read the results at the end of its longer
-    training, beyond the step at which all methods are compared."""
+    """Read a method's results from `summary.json`. longer: read the results at the end of its
+    longer training, beyond the step at which all methods are compared."""
     rates = summary.get("methods", {}).get(arm, {})
     start = rates.get("before", {})
     end = rates.get("after_total" if longer else "after", {})

@@ -93,8 +93,8 @@ class Viewer:
         )
 
     def episode(self, number: int) -> dict[str, Any] | None:
-        """The replay of one episode, with its group under `team`; None if the episode does not exist
-        or no longer exists."""
+        """The replay of one episode, with its group under `team`; None if the episode does not
+        exist or no longer exists."""
         place = self.index.place(number)
         episode = read_episode(place) if place else None
         if place is None or episode is None:

@@ -9,8 +9,8 @@ from spa_sweeps.grid import FOLDERS, TrainingRun
 
 
 def budget(training: TrainingRun) -> dict[int, Budget]:
-    """PPO step -> resources used up to this step, including self-play. Tokens of fine-tuning are not
-    included; see `learnt_tokens`.
+    """PPO step -> resources used up to this step, including self-play. Tokens of fine-tuning are
+    not included; see `learnt_tokens`.
 
     Raises DataError if the summary of a dataset is missing or damaged.
     """

@@ -342,8 +342,8 @@ def starts_again(made: Comparison) -> list[str]:
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:
-        # A finished stage in the run's own folder is reused if its fingerprint matches. This one does
-        # not match, so a setting or an input file has changed.
+        # A finished stage in the run's own folder is reused if its fingerprint matches. This one
+        # does not match, so a setting or an input file has changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))

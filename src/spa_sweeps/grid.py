@@ -147,8 +147,8 @@ class StageJob:
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Return whether a folder contains the result of this task, which means a finished stage with
-        the same fingerprint and all validation episodes that are read."""
+        """Return whether a folder contains the result of this task, which means a finished stage
+        with the same fingerprint and all validation episodes that are read."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
@@ -201,8 +201,8 @@ def tasks_of(training: TrainingRun) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The work of a grid. tasks: the stages that run or are finished in their own folder, each after
-    the stages that it reads. linked: stages that are links to the same stage elsewhere."""
+    """The work of a grid. tasks: the stages that run or are finished in their own folder, each
+    after the stages that it reads. linked: stages that are links to the same stage elsewhere."""
 
     tasks: list[StageJob]
     linked: list[StageJob] = field(default_factory=list)
@@ -225,8 +225,8 @@ class Plan:
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """Lines for --dry-run, one per stage: whether it is done, and how many other stages share it
-        or where it is reused from."""
+        """Lines for --dry-run, one per stage: whether it is done, and how many other stages share
+        it or where it is reused from."""
         more = Counter(self.links.values())
         own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
@@ -256,7 +256,8 @@ def _whole(folder: Path) -> bool:
 def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ()) -> Plan:
     """Plan the stages of all training runs, so that each different stage runs once. Finished stages
     in the folders `cache_dirs` are reused through links."""
-    # Digest -> folder. Stages of other experiments are found by digest, whatever their folder names.
+    # Digest -> folder. Stages of other experiments are found by digest, whatever their folder
+    # names.
     known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[StageJob]] = {}
@@ -298,8 +299,8 @@ def fetch_models(trainings: Iterable[TrainingRun]) -> None:
 def _as_long(other: StageJob, task: StageJob) -> bool:
     """Return whether another task with the same fingerprint can stand in for this one. PPO tasks
     must also have the same steps."""
-    # PPO can be resumed with more steps, so the number of steps is part of the fingerprint only if a
-    # schedule depends on it. Therefore the steps are compared here.
+    # PPO can be resumed with more steps, so the number of steps is part of the fingerprint only if
+    # a schedule depends on it. Therefore the steps are compared here.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
@@ -657,8 +658,8 @@ def _needs(task: StageJob) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """Create the links (place -> target). They are relative, so that a grid can be moved as a whole.
-    Existing files at a place are archived."""
+    """Create the links (place -> target). They are relative, so that a grid can be moved as a
+    whole. Existing files at a place are archived."""
     for place, target in links.items():
         if place.resolve() == target.resolve():
             continue

@@ -30,8 +30,8 @@ _BAR_WIDTH = 8
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage of a method for display. name: the name to show. folder: contains the stage's records.
-    expected: estimated duration in seconds; None if unknown."""
+    """A stage of a method for display. name: the name to show. folder: contains the stage's
+    records. expected: estimated duration in seconds; None if unknown."""
 
     method: str
     name: str
@@ -67,8 +67,8 @@ class GridProgress:
             self._folder = tempfile.TemporaryDirectory(prefix="spa-")
             self.worker_errors = Path(self._folder.name) / "stderr"
             self.worker_errors.touch()
-            # The table is redrawn only by `update`, not by a timer. It disappears at the end, and the
-            # command prints its results instead.
+            # The table is redrawn only by `update`, not by a timer. It disappears at the end, and
+            # the command prints its results instead.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -175,7 +175,8 @@ class GridProgress:
         self, running: Collection[Path], unfinished: Collection[Path], failed: Collection[Path]
     ) -> None:
         now = time.monotonic()
-        # A run of ten minutes prints about ten lines per method; a run of a day prints a few hundred.
+        # A run of ten minutes prints about ten lines per method; a run of a day prints a few
+        # hundred.
         shortest, longest = _LINE_SECONDS
         pause = min(max(shortest, (now - self._started) / 4), longest)
         shown = set[Path]()  # methods may share a stage

@@ -366,9 +366,9 @@ def methods() -> dict[str, Method]:
 
 
 def method(name: str) -> Method:
-    """Look up a method by name. `module:name` loads the user's own, also from the working directory;
-    NAME_shuffled is the shuffled control of the fine-tuned method NAME, and NAME_xN is NAME with N
-    times the PPO steps.
+    """Look up a method by name. `module:name` loads the user's own, also from the working
+    directory; NAME_shuffled is the shuffled control of the fine-tuned method NAME, and NAME_xN is
+    NAME with N times the PPO steps.
 
     Raises ConfigError, with the nearest known name, if there is no such method.
     """
@@ -445,8 +445,8 @@ def label(name: str) -> str:
 
 
 def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
-    """Overrides that set PPO's group size to `size` and keep the number of episodes per tag and step
-    of `cfg`. Raises ConfigError if `size` does not divide that number."""
+    """Overrides that set PPO's group size to `size` and keep the number of episodes per tag and
+    step of `cfg`. Raises ConfigError if `size` does not divide that number."""
     train = cfg.es_manager.train
     counts = [groups * train.group_size for groups in train.env_configs.n_groups or ()]
     for tag, episodes in zip(train.env_configs.tags, counts, strict=True):

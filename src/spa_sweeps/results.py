@@ -57,8 +57,8 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # A training run that continues until total episodes are equal is also compared at the step where
-    # the others stop.
+    # A training run that continues until total episodes are equal is also compared at the step
+    # where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
@@ -159,8 +159,9 @@ def difference(
     moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Difference in Pass@k, first - second, paired by puzzle within the seeds that both have; None if
-    there is nothing to pair. moments: when each side was validated, such as before or after PPO."""
+    """Difference in Pass@k, first - second, paired by puzzle within the seeds that both have; None
+    if there is nothing to pair. moments: when each side was validated, such as before or after
+    PPO."""
     # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [
@@ -228,8 +229,8 @@ def _description(arm: Any) -> str:
 
 
 def _means(result: SeedResult) -> dict[str, dict[str, float]]:
-    """Mean Pass@1 and Pass@8 for `before`, `after` and `after_total`. Pass@8 is left out unless every
-    puzzle has enough attempts."""
+    """Mean Pass@1 and Pass@8 for `before`, `after` and `after_total`. Pass@8 is left out unless
+    every puzzle has enough attempts."""
     out: dict[str, dict[str, float]] = {}
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
@@ -245,8 +246,8 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 def _differences(
     made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
 ) -> dict[str, Any]:
-    """Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At equal total
-    episodes, the reference counts with its own longer training if it has any."""
+    """Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At equal
+    total episodes, the reference counts with its own longer training if it has any."""
     out: dict[str, Any] = {}
     reference = seeds_of[made.reference]
     longest = (
@@ -276,8 +277,8 @@ def _began_ppo(training: TrainingRun) -> bool:
 
 
 def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
-    """Mean number of tokens per seed that the model sampled in self-play and PPO. `after`: up to the
-    step at which methods are compared. `longer`: up to the end of PPO, if it continued."""
+    """Mean number of tokens per seed that the model sampled in self-play and PPO. `after`: up to
+    the step at which methods are compared. `longer`: up to the end of PPO, if it continued."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
         used = {step: so_far.tokens for step, so_far in budget(training).items()}
@@ -289,8 +290,8 @@ def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
 
 
 def episodes_played(training: TrainingRun) -> dict[str, int]:
-    """Numbers of training episodes. `ppo`: up to the step at which methods are compared. `self_play`:
-    in self-play. `ppo_longer`: in all of PPO, if it continued."""
+    """Numbers of training episodes. `ppo`: up to the step at which methods are compared.
+    `self_play`: in self-play. `ppo_longer`: in all of PPO, if it continued."""
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps

@@ -1,2 +1,1 @@
-"""Our environments, with their prompts and parser, exported to other frameworks. Each module
-imports its framework."""
+"""Export of our environments, with their prompts and parser, to other frameworks."""

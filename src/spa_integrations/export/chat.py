@@ -1,5 +1,5 @@
-"""A game as a chat, for frameworks that keep the conversation themselves: the first messages, and
-the user message after each response."""
+"""Present a game as a chat, for frameworks that keep the conversation themselves: return the first
+messages, then the user message after each response."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class GameChat:
     prompter: Prompter
     format_penalty: float
     rewards: Sequence[WeightedReward] = ()
-    """Reward terms of `custom_envs.TAG.reward`. If empty, the game's own reward counts."""
+    """Reward terms of `custom_envs.TAG.reward`. If empty, the game's own reward is used."""
 
     def begin(self, seed: int, noise_seed: int | None = None) -> tuple[Message, ...]:
-        """Start the puzzle of a seed; returns the system message and the first user message. Raises
-        ConfigError if the puzzle cannot be generated or is shown as a picture."""
+        """Start the puzzle of a seed, and return the system message and the first user message.
+        Raises ConfigError if the puzzle cannot be generated or is shown as a picture."""
         self.seed = seed
         self.noise_seed = noise_seed
         self.turns: list[Turn] = []
@@ -65,12 +65,11 @@ class GameChat:
         return messages
 
     def answer(self, response: str) -> str | None:
-        """Execute a response; returns the next user message, or None if the episode is over. An
-        environment that fails ends the episode with `StopReason.ERROR`. Raises ValueError after the
-        end.
+        """Execute a response, and return the next user message, or None if the episode is over.
 
-        Other frameworks do not force the prefill on a response. As for a model behind an API, a
-        missing prefill is prepended, and text before the prefill is dropped.
+        If the environment fails, the episode ends with `StopReason.ERROR`. Raises ValueError if the
+        episode is already over. Other frameworks do not start responses with the prefill, so a
+        missing prefill is prepended, and text before a prefill is dropped.
         """
         if self.stop is not None:
             raise ValueError("the episode is over. Start a new episode.")
@@ -117,9 +116,8 @@ class GameChat:
 
     @property
     def turn_rewards(self) -> list[float]:
-        """Reward and penalty of each turn. Messages show the game's own reward, as in training."""
-        # A reward function may be slow or return another value the next time, so it is called once
-        # per turn.
+        """Sum of reward and penalty for each turn. (Messages show the game's own reward.)"""
+        # A reward function may be slow or nondeterministic, so it is called once per turn.
         new = self.turns[len(self._scores) :]
         self._scores += [rewarded(turn, self.rewards).score for turn in new]
         return list(self._scores)
@@ -131,7 +129,7 @@ class GameChat:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Target state before each response and after the last one, to compare predictions with."""
+        """The true state before each response and after the last one, for checking predictions."""
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),
@@ -145,14 +143,14 @@ def token_episode(
     seed: int,
     noise_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Play an episode on token ids without tokenizing it again, for trainers that need ids and a
-    mask.
+    """Play an episode on token ids, without retokenizing the conversation, for trainers that need
+    ids and a mask.
 
-    `generate` continues token ids and returns the sampled ids with their log-probs. Returns
-    `prompt_ids`, `completion_ids`, `logprobs` (0 for tokens of the game), `env_mask` (1 on sampled
-    ids), `score`, `success`, `stop` (why the episode ended), `turn_rewards`, `seed` and
-    `noise_seed`: the columns that a rollout function of TRL returns. If the environment failed
-    (`stop` is `error`), the mask is all 0, so that nothing is trained on.
+    generate: samples a continuation of token ids, and returns its ids and log-probs. The result has
+    the columns that a rollout function of TRL returns: `prompt_ids`, `completion_ids`, `logprobs`
+    (0 for tokens of the game) and `env_mask` (1 for sampled tokens). It also has `score`,
+    `success`, `stop` (why the episode ended), `turn_rewards`, `seed` and `noise_seed`. If the
+    environment failed (`stop` is `error`), the mask is all 0, so that nothing is trained on.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
     # Token ids are only appended. If the conversation were tokenized again, its ids could differ
@@ -170,7 +168,7 @@ def token_episode(
             break
         answer = template.follow(told, chat.prompter.prefill, response=response)
         ids = ids + answer
-        # The policy gives no log-prob for the game's tokens; 0 keeps the columns equally long.
+        # The game's tokens have no log-probs; zeros keep the columns equally long.
         logprobs = logprobs + [0.0] * len(answer)
         mask = mask + [0] * len(answer)
     return {
@@ -189,8 +187,8 @@ def token_episode(
 
 
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
-    """Make the game of a configuration's environment tag. `config` is a preset or a file; `mode`
-    defaults to the configuration's mode for PPO.
+    """Create the chat for an environment tag. config: name of a preset, or a YAML file. mode:
+    prompt mode; by default, the configuration's mode for PPO.
 
     Raises ConfigError if there is no such tag, if its game has several players, or if its prompts
     have no history.
@@ -209,8 +207,8 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
 
 
 def make_game(cfg: Config, tag: str) -> TextEnv:
-    """Make the environment of a tag. Raises ConfigError if there is no such tag, or if its game has
-    several players: other frameworks have one player, who would move for all of them."""
+    """Create the environment of a tag. Raises ConfigError if there is no such tag, or if its game
+    has several players, because other frameworks have only one player."""
     spec = cfg.environment(tag)
     env = make_env(spec.env_type, spec.env_config)
     if env.players > 1:

@@ -1,8 +1,8 @@
-"""OpenEnv server for our games: `spa env serve TAG` serves a game on this machine to OpenEnv's own
-clients.
+"""OpenEnv server for our games. `spa env serve TAG` serves a game on this machine to clients of
+OpenEnv.
 
-Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is a text of the game (`Right`);
-an observation is the state with its legal actions.
+Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is the text of a game action
+(`Right`); an observation has the state and its legal actions.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ SESSIONS = 64
 
 
 class GameAction(Action):
-    """One action of the game, by its name."""
+    """One action of the game, as text."""
 
     action: str = Field(
         max_length=10_000, description="an action of the game, for example one of legal_actions"
@@ -42,14 +42,14 @@ class GameObservation(Observation):
 
 
 class GameState(State):
-    """The puzzle that is played."""
+    """The current episode: the seed of its puzzle, and the sum of rewards so far."""
 
     seed: int | None = None
     score: float = 0.0
 
 
 class GameServer(Environment[GameAction, GameObservation, GameState]):
-    """Server for one game. The OpenEnv server makes one for each connection."""
+    """Environment that plays one game. The OpenEnv server creates one for each connection."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -66,8 +66,8 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         noise_seed: int | None = None,
         **kwargs: Any,
     ) -> GameObservation:
-        """Start the puzzle of a seed, or of a random one; `noise_seed` fixes its random
-        outcomes."""
+        """Start the puzzle of `seed`, or of a random seed if it is None. noise_seed: seed of the
+        puzzle's random outcomes."""
         self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
         self.now = GameState(episode_id=episode_id, step_count=0, seed=seed)
         self.over = False
@@ -77,7 +77,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         self, action: GameAction, timeout_s: float | None = None, **kwargs: Any
     ) -> GameObservation:
         """Take an action; an unknown action changes nothing. Raises ValueError before the first
-        reset and after the end."""
+        reset and after the end of an episode."""
         if self.over:
             raise ValueError("the episode is over or has not started. Call `reset` first.")
         known = self.env.to_action(action.action)

@@ -1,5 +1,5 @@
-"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, a user that
-plays the game, and a plain chat harness.
+"""Environment of our games for Prime Intellect's verifiers. It has a taskset of puzzles, a
+simulated user that runs the game, and a plain chat harness.
 
 Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package
 `spa_verifiers` exports them under the name that verifiers looks for: `vf-eval spa-verifiers
@@ -20,8 +20,8 @@ from spa_integrations.export.chat import GameChat, make_chat
 
 
 class SpaConfig(vf.TasksetConfig):
-    """Configuration of the taskset: environment `tag` of `config` (a preset or a YAML file), seeds
-    `first_seed` to `first_seed + puzzles - 1`."""
+    """Configuration of the taskset. config: a preset or a YAML file that defines environment `tag`.
+    The puzzles have the seeds `first_seed` to `first_seed + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"
@@ -31,7 +31,7 @@ class SpaConfig(vf.TasksetConfig):
 
 
 class SpaData(vf.TaskData):
-    """Data from which any process can make the same puzzle again."""
+    """Data of a task, from which any process can recreate its puzzle."""
 
     tag: str
     config: str
@@ -47,7 +47,7 @@ class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
     """One task for each seed. Its prompts are the first messages of the episode."""
 
     def load(self) -> Iterator[SpaTask]:
-        """The tasks in the order of their seeds."""
+        """Yield the tasks in the order of their seeds."""
         config = self.config
         chat = make_chat(config.tag, config.config, mode=config.mode)
         for seed in range(config.first_seed, config.first_seed + config.puzzles):
@@ -89,7 +89,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Ask the model for the next response of the conversation so far."""
+        """Request the model's next response to the conversation so far."""
         system, prompt = self.resolve_prompt(data)
         told = [] if system is None else [{"role": "system", "content": system}]
         if isinstance(prompt, str):
@@ -143,8 +143,11 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
 
 
 def whole_response(segment: vf.Segment) -> str:
-    """The last response of a segment with its reasoning, which clients and servers may have moved
-    to a separate field (the whole response, if they found no end of the think block)."""
+    """The last response of a segment, with its reasoning put back.
+
+    Clients and servers may have moved the reasoning to a separate field. If they found no end of
+    the think block, this field has the whole response.
+    """
     for message in reversed(segment.messages):
         if message.role == "assistant":
             if thoughts := message.reasoning_content:

@@ -1,7 +1,7 @@
-"""Unmodified games of other libraries, by the name `library:task`.
+"""Unmodified games of other libraries, named `library:task` in a configuration.
 
-An integration is one file here, one record in `spa_integrations.libraries`, and its entry point in
-pyproject.toml. A library is imported when one of its tasks is first used.
+To integrate a library, add a module here, a record in `spa_integrations.libraries` and an entry
+point in pyproject.toml. A library is imported when one of its tasks is first used.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from spa_integrations.games.randomness import OwnRandomness
 
 
 def load_package(bridge: str, module: str | None = None) -> Any:
-    """Import a game library or one of its modules. Raises ConfigError that names the extra to
-    install."""
+    """Import the library of `bridge`, or one of its modules. If it is not installed, raises
+    ConfigError with the command that installs it."""
     example: Library = load_plugin("libraries", bridge)
     try:
         # Some libraries sample random numbers or configure the root logger when they are imported.

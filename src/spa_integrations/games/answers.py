@@ -1,5 +1,5 @@
-"""Checks of a model's answers before a library scores them: some scorers execute text as Python, so
-they must get plain formulas only."""
+"""Check a model's answers before a library scores them. Some scorers execute text as Python, so
+they must get only plain formulas."""
 
 import ast
 import inspect
@@ -30,9 +30,9 @@ FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
 
 @lru_cache
 def evaluates(data: type) -> bool:
-    """Return whether the module of a data set executes text as Python (`eval`, SymPy's
-    `parse_expr`)."""
-    # Decided by the source of the scorer's module: a data set that only compares strings may get
+    """Return whether the module of a dataset's class executes text as Python (with `eval` or
+    SymPy's `parse_expr`)."""
+    # The source of the scorer's module decides. A dataset that only compares strings may be given
     # any answer.
     source = inspect.getsource(sys.modules[data.__module__])
     return re.search(r"\beval\(", source) is not None or (

@@ -14,8 +14,8 @@ from spa_integrations.games import load_package
 from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
-TRIES = 20  # random moves that are sampled to find one that GEM can read
-MISREAD = -0.1  # reward of GEM for an action that it cannot read; the game ends, too
+TRIES = 20  # maximum number of random moves to sample until GEM can read one
+MISREAD = -0.1  # GEM's reward for an action that it cannot read; such an action also ends the game
 # `\boxed{Up}` -> `Up`; a move contains no braces.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 # Lines around the board that announce it or ask for a move, such as `Enter your guess`.
@@ -49,8 +49,8 @@ class Gem(TextEnv):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """Names of GEM's games. Its question data sets are left out: they are downloaded, or belong
-        to Reasoning Gym, which has its own bridge."""
+        """Names of GEM's games. Its question datasets are left out, because they are downloaded, or
+        belong to Reasoning Gym, which has its own bridge."""
         load_package("gem", "gem.envs")
         return [
             name
@@ -98,10 +98,10 @@ class Gem(TextEnv):
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
-        """Take a move on copies; returns the game, its random generators and GEM's answer, or None
-        if GEM cannot read the move."""
-        # GEM ends the game at a move that it cannot read. A move is tried on a copy first, so that
-        # the game itself can continue.
+        """Take a move on a copy of the game. Returns the copy, its random generators and GEM's
+        result, or None if GEM cannot read the move."""
+        # GEM ends the game if it cannot read a move. Moves are tried on a copy, so that the game
+        # itself can continue.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:
@@ -120,14 +120,15 @@ class Gem(TextEnv):
         return clean("\n".join(lines))
 
     def to_action(self, text: str) -> Action | None:
-        """The move without `\\boxed{}`; None if it is empty or longer than 1,000 characters."""
+        """The move without `\\boxed{}`; None if it is empty, longer than 1,000 characters, or
+        contains braces, backslashes or unprintable characters."""
         text = (_BOXED.search(text) or [text, text])[1].strip() if len(text) <= ANSWER_LIMIT else ""
         # Braces and backslashes would close or nest the \boxed{} around the move.
         return text if text and text.isprintable() and not set(text) & set("{}\\") else None
 
     def random_action(self, rng: Any) -> str:
-        """Sample a move that the game can read, from GEM or in the form of the prompt's
-        examples."""
+        """Sample a move that the game can read. Moves come from GEM's own sampler, or imitate the
+        prompt's examples."""
         # After the end, any move is fine, because it is not played.
         sampled = (self._sample(rng) for _ in range(TRIES))
         return next((move for move in sampled if self.over or self._tried(move)), self._sample(rng))
@@ -141,14 +142,14 @@ class Gem(TextEnv):
             return similar(_BOXED.findall(self.prompt) or ["1 1"], rng)
 
     def example_actions(self) -> tuple[str, ...]:
-        """The prompt's examples."""
+        """Up to two moves that the prompt shows as examples."""
         shown = (
             text for text in _BOXED.findall(self.prompt) if self.to_action(text) and "." not in text
         )
         return tuple(dict.fromkeys(shown))[:2] or ("1",)
 
     def instruction(self, mode: StateText) -> str:
-        """GEM's own prompt, and the form in which moves are written here."""
+        """GEM's own prompt, with a note that moves are written without `\\boxed{}`."""
         return f"{clean(self.prompt)}\nHere actions are written without \\boxed{{}}."
 
     def puzzle_text(self) -> str:

@@ -1,6 +1,8 @@
-"""Gymnasium environments whose observations are text or a few values: `gymnasium:Taxi-v4`,
-`gymnasium:FrozenLake-v1`. Source: https://gymnasium.farama.org/api/env/ . The seed is passed on
-unchanged: seed 5 is Gymnasium's seed 5."""
+"""Gymnasium environments whose observations are text or a few values, such as `gymnasium:Taxi-v4`.
+
+Source: https://gymnasium.farama.org/api/env/ . Seeds are passed on unchanged, so seed 5 is
+Gymnasium's seed 5.
+"""
 
 import importlib
 import re
@@ -22,13 +24,13 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):
-    """A Gymnasium environment by its id, after the module that registers it, if necessary
+    """A Gymnasium environment. task: its id, preceded if necessary by the module that registers it
     (`my_games:Maze-v0`). Further options are passed to `gymnasium.make`.
 
-    The grid text is the rendering of `render_mode="ansi"`, if the environment supports it; the
-    coordinate text shows the values of the observation. `action_names`: names of the actions, which
-    Gymnasium only numbers. `success`: an episode is won if its last reward is positive (`reward`)
-    or if it ends at all (`end`); `info["is_success"]` has priority.
+    The grid text is the rendering with `render_mode="ansi"`, if the environment supports it; the
+    coordinate text shows the values of the observation. action_names: names of the actions, which
+    Gymnasium only numbers. success: an episode is won if its last reward is positive (`reward`), or
+    if it terminates (`end`). `info["is_success"]` takes precedence.
     """
 
     changes = ("game", "own")
@@ -76,14 +78,14 @@ class GymnasiumGame(TextEnv):
             raise ConfigError(
                 f"{own} has {len(self.names)} names for the action space {actions}. Give one name per action."
             )
-        # Text observations may come from an unlimited generator of puzzles. Observations of few
-        # numbers imply that start states repeat.
+        # With text observations, the number of puzzles may be unlimited. With observations of a few
+        # numbers, start states repeat.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The ids that Gymnasium knows, without those of this package."""
+        """The ids that are registered with Gymnasium, except our own environments."""
         return [name for name in gymnasium.registry if not name.startswith("spa/")]
 
     def reset(
@@ -96,15 +98,15 @@ class GymnasiumGame(TextEnv):
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.grid = self._render_grid()
-        # After the reset, because the board depends on the puzzle seed, and later outcomes on the
-        # noise seed.
+        # Renewed after the reset: the board depends on the puzzle seed, later outcomes on the noise
+        # seed.
         self.renew_noise(noise)
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample random outcomes from the streams of `noise_seed`, also those of the
-        global generators."""
+        """From now on, sample random outcomes from streams of `noise_seed`. This includes outcomes
+        that are sampled from global generators."""
         self.own = OwnRandomness(stream_seed(noise_seed, "gymnasium/global"))
         self.game.unwrapped.np_random = stream(noise_seed, "gymnasium/noise")
 
@@ -165,17 +167,18 @@ class GymnasiumGame(TextEnv):
         )
 
     def instruction(self, mode: StateText) -> str:
-        """Introduction of the environment's own documentation, up to its tables."""
+        """The introduction from the environment's docstring; see `shown.rules`."""
         return rules(self.game.unwrapped, has_grid=bool(self.grid))
 
     def puzzle_text(self) -> str:
-        """The id and the first state. Hidden state is not included, because it is not known."""
+        """The id and the first visible state. Hidden state cannot be read, so it is not
+        included."""
         return f"{self.task}\n{self.start}"
 
 
 def import_task(task: str) -> str:
-    """Id of the environment in `task`, which may name a module that registers it:
-    `my_games:Maze-v0`. Raises ConfigError if the module cannot be imported."""
+    """Return the environment's id from `task`, which is `id` or `module:id`. The module, which
+    registers the environment, is imported. Raises ConfigError if that fails."""
     module, _, name = task.rpartition(":")
     if module:
         find_modules_beside_user()

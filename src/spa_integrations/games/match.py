@@ -1,5 +1,5 @@
-"""A match of TextArena for its bridge: own random generators, moves that are tried on a copy first,
-and an opponent that moves at random."""
+"""A match of a TextArena game, with its own random generators, moves that are tried on a copy
+first, and an opponent that moves at random."""
 
 import copy
 import re
@@ -11,15 +11,15 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import content, similar
 
 TRIES = 20
-"""Moves that a random player samples before it gives up finding a valid one."""
+"""Number of moves that a random player samples before it gives up finding a valid one."""
 LARGE = 500
 """A container with at least this many entries is taken to be a word list, and shared between copies
 of a game."""
 
 
 class Match:
-    """A game without its wrappers. The agent is player 0. `over` is True also if an opponent finds
-    no valid move."""
+    """A running game, without TextArena's wrappers. The agent is player 0. over: whether the match
+    has ended; it also ends if the opponent finds no valid move."""
 
     def __init__(
         self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int
@@ -84,8 +84,8 @@ class Match:
         return trial
 
     def attempt(self, move: str) -> bool:
-        """Make a move of the current player; an invalid move leaves the match unchanged. Returns
-        whether it was valid."""
+        """Make a move of the current player, and return whether it was valid. An invalid move
+        leaves the match unchanged."""
         trial = self.tried(move)
         if trial is None:
             return False
@@ -95,7 +95,7 @@ class Match:
         return True
 
     def let_opponent_move(self) -> None:
-        """Make random valid moves until it is the agent's turn."""
+        """Let the opponent make random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
             # If none of TRIES moves is valid, the match ends, because the loop might never end
             # otherwise.
@@ -117,19 +117,19 @@ class Match:
         return []
 
     def candidate(self, rng: Any) -> str:
-        """Sample a listed move, or one in the form of the prompt's examples with other numbers and
-        letters."""
+        """Sample a move that may be invalid: one of the listed moves, or else an example from the
+        prompt with other numbers and letters."""
         moves = self.listed()
         if moves:
             return moves[int(rng.integers(len(moves)))]
         return similar(self.examples(), rng)
 
     def examples(self) -> list[str]:
-        """Texts in square brackets of the prompt, which show how moves are written."""
+        """The texts in square brackets in the prompt, which show how moves are written."""
         return list(dict.fromkeys(re.findall(r"\[[^\[\]\n|]{1,40}\]", self.prompt))) or ["[1]"]
 
 
 def kind_name(kind: Any) -> str:
-    """Name of a message's kind; some games use a plain string instead of TextArena's
-    enumeration."""
+    """Name of a message's kind. Some games use a plain string instead of TextArena's enumeration;
+    it counts as "GAME_MESSAGE"."""
     return getattr(kind, "name", "GAME_MESSAGE")

@@ -1,7 +1,7 @@
 """PettingZoo's board games for two players: `pettingzoo:connect_four_v3`.
 
-Source: https://pettingzoo.farama.org/api/aec/ . A game's board is an array [rows, columns, 2] of
-each player's pieces.
+Source: https://pettingzoo.farama.org/api/aec/ . A board is an array [rows, columns, 2] with one
+plane of pieces per player.
 """
 
 import importlib
@@ -33,7 +33,7 @@ class PettingZooGame(TextEnv):
     moves never reach the game."""
 
     players = 2
-    finite_puzzles = True  # each game has a single opening
+    finite_puzzles = True  # each game has a single start state
 
     def __init__(self, task: str, **options: Any) -> None:
         load_package("pettingzoo")
@@ -86,7 +86,7 @@ class PettingZooGame(TextEnv):
         return self.game.possible_agents.index(self.game.agent_selection)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Make a move of the current player; a move that the mask does not allow changes
+        """Make a move of the current player. A move that the action mask forbids changes
         nothing."""
         index = action_index(action, self.names)
         mover = self.current_player()
@@ -107,8 +107,8 @@ class PettingZooGame(TextEnv):
         return self.state_text("grid"), rewards[mover], self.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The board, and the player who is to move or has won. Both players see the same, in every
-        mode."""
+        """The board, followed by who is to move or has won. The text is the same for both players
+        and in every mode."""
         # [rows, columns, 2]: one plane for each player's pieces, as the first agent sees them.
         board = self.game.observe(self.game.possible_agents[0])["observation"]
         rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]
@@ -128,7 +128,7 @@ class PettingZooGame(TextEnv):
         return tuple(name for name, free in zip(self.names, mask, strict=True) if free)
 
     def instruction(self, mode: StateText) -> str:
-        """The game by its name, and the mark of each player."""
+        """The name of the game, and the mark of each player."""
         name = self.task.rpartition("_v")[0].replace("_", " ")
         return f"You play {name} against another player. X begins, then O; a free place is a dot."
 

@@ -1,5 +1,5 @@
-"""Isolation of libraries that sample from global generators: each game gets its own generators, and
-the rest of the process is not affected."""
+"""Isolate libraries that sample from global generators. Each game gets its own generators, and the
+rest of the process is not affected."""
 
 import random
 import threading
@@ -11,11 +11,11 @@ _LOCK = threading.RLock()
 
 
 class OwnRandomness:
-    """Python's and NumPy's global generators, kept separately for one game. They are active only
-    inside a `with` block.
+    """Context manager that replaces the states of Python's and NumPy's global generators by a
+    game's own states.
 
-    They are seeded by `seed`, and a deep copy continues the same sequence. Games in several threads
-    wait for each other, since the generators belong to the process.
+    The states start from `seed`, and a deep copy continues the same sequence. Blocks in different
+    threads wait for each other, because the generators belong to the process.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,8 +1,7 @@
-"""Reasoning Gym: a question for each seed, and the library's own scorer:
-`reasoning_gym:leg_counting`.
+"""Questions of Reasoning Gym, scored by the library: `reasoning_gym:leg_counting`.
 
-Source: https://github.com/open-thought/reasoning-gym . There is no world to model, only a question,
-an answer and a score.
+Source: https://github.com/open-thought/reasoning-gym . Each seed gives one question. There is no
+world to model, only a question, an answer and a score.
 """
 
 from typing import Any
@@ -22,8 +21,8 @@ class ReasoningGym(QuestionGame):
     """One question per episode. The reward is the library's score from 0 to 1; a score of 1 is a
     success.
 
-    `retries`: number of further answers after one that scores less than 1. Other options are passed
-    to the data set.
+    retries: number of further answers allowed after an answer that scores less than 1. Other
+    options are passed to the dataset.
     """
 
     changes = ("own",)
@@ -36,7 +35,7 @@ class ReasoningGym(QuestionGame):
         self.options = options
         self.create = library.create_dataset
         try:
-            # Only the data set knows its options, so a first question is made to check them.
+            # Only the dataset knows its options, so a first question is generated to check them.
             self.question(0)
         except Exception as error:
             raise ConfigError(
@@ -46,14 +45,14 @@ class ReasoningGym(QuestionGame):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """Data sets that the library has registered."""
+        """Names of the datasets that the library has registered."""
         return list(load_package("reasoning_gym", "reasoning_gym.factory").DATASETS)
 
     def question(self, seed: int) -> None:
-        """Reset to the question of a seed: a data set of one entry, made with that seed."""
+        """Generate the question of a seed and make it the current one."""
         self.own = OwnRandomness(stream_seed(seed, "reasoning_gym/global"))
         with self.own:
-            # The data set has one entry, so its seed is the seed of the question.
+            # The dataset has one entry, so its seed is the seed of the question.
             self.data = self.create(self.task, seed=seed % 2**31, size=1, **self.options)
             self.entry = self.data[0]
 
@@ -74,8 +73,8 @@ class ReasoningGym(QuestionGame):
         return score >= 1.0, score
 
     def score(self, answer: str) -> float:
-        """Score an answer with the library; 0 if the library cannot read it, or if it would execute
-        text that is not a plain formula."""
+        """Score an answer with the library. The score is 0 if the library cannot read the answer,
+        or would execute it as code although it is not a plain formula."""
         # The library's own answers may go beyond plain formulas, such as integrals.
         own = (self.entry["answer"], *self.entry.get("metadata", {}).get("valid_answers", ()))
         known = answer.strip() in (str(text).strip() for text in own)
@@ -92,7 +91,7 @@ class ReasoningGym(QuestionGame):
         return "Answer the question with the result alone, in the form that it asks for."
 
     def example_actions(self) -> tuple[str, ...]:
-        """An example: the library's answer, or a number if it has none."""
+        """One example answer: the library's own, or a number if that cannot be used."""
         return self.expert_actions(1) or ("42",)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
@@ -107,5 +106,5 @@ class ReasoningGym(QuestionGame):
         return 1 if self.expert_actions(1) else None
 
     def puzzle_text(self) -> str:
-        """Question, answer and metadata that the scorer uses."""
+        """The task, and the entry of the question: its text, answer and metadata."""
         return content({"task": self.task, **self.entry})

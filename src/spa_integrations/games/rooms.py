@@ -1,4 +1,4 @@
-"""Facts of TextWorld's games as text: all of them, or those that the player sees from its room."""
+"""Render the facts of TextWorld's games as text: all facts, or what the player can see."""
 
 import tempfile
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ def fact_lines(facts: Iterable[Any]) -> list[str]:
 
 
 def in_sight(facts: Iterable[Any]) -> str:
-    """The player's room, its contents (including those of open containers and supporters), exits,
-    and the inventory. Each thing has its conditions (open, locked, cooked …), and the order is
-    fixed."""
+    """Describe what the player can see: the room, the things in it and in open containers or on
+    supporters, the exits, and the inventory. Things are listed with their conditions (open, locked,
+    cooked …), in a fixed order."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
     # `at(P, kitchen)` gives the player's room.
     here = next(place for name, who, *place in known if name == "at" and who == "P")[0]
@@ -60,9 +60,10 @@ def in_sight(facts: Iterable[Any]) -> str:
 
 
 def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]:
-    """List each exit with its door. `north_of(a, b)`: a lies north of b."""
+    """List each exit of room `here`, with its door if it has one."""
     exits = []
-    # The directions have a fixed order, because facts have none.
+    # The fact `north_of(a, b)` means that a lies north of b. Facts have no order, so the order of
+    # the directions is fixed here.
     for side in SIDES:
         for name, *rooms in known:
             if name == f"{side}_of" and rooms[1] == here:
@@ -74,8 +75,8 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
-    """Load a generated game once and cache it. Members of a group and later visits use shallow
-    copies, which `reset` fills again."""
+    """Generate and load a game, cached by its arguments. Callers use shallow copies, whose state
+    `reset` replaces."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed

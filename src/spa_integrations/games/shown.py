@@ -1,5 +1,4 @@
-"""Text form of Gymnasium environments: coloured grids, small arrays, rules, and names of
-actions."""
+"""Helpers that show Gymnasium environments as text: colours of grids, rules, and action names."""
 
 import inspect
 import re
@@ -19,14 +18,15 @@ NAMES = {
 }
 """Action names from Gymnasium's documentation; the environments themselves only number actions."""
 MARKS = {4: "[{}]", 34: "({})", 35: "{{{}}}"}
-"""Marks for colours: a background (41 to 47), blue, magenta; asterisks for any other."""
+"""ANSI colour -> mark: 4 stands for any background (41 to 47), 34 is blue, and 35 is magenta. Other
+colours are marked by asterisks."""
 MARKED = "Marked cells: [x] by the background, (x) blue, {x} magenta, *x* otherwise."
 MOST_NUMBERS = 200
-"""Size of the largest array that is written out."""
+"""Maximum number of entries of an observed array."""
 
 
 def uncoloured(grid: str) -> str:
-    """Convert the colours of a terminal rendering into marks."""
+    """Replace the colours of a terminal rendering by marks around the coloured text."""
     # ANSI colours: `ESC [ 41 m x ESC [ 0 m`. A colour carries meaning (the player's cell), so it
     # becomes a mark instead of being dropped. Colours may nest; then each adds its mark.
     coloured = r"((?:\x1b\[[\d;]*[1-9][\d;]*m)+)([^\x1b]*)(?:\x1b\[0?m)+"
@@ -53,7 +53,7 @@ def is_small(space: Any) -> bool:
     """Return whether a space's values are text or a few integers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
-    # Pixels are integers too, but there are far more than a text can show.
+    # Images are integer arrays, too, but are too large to be shown as text.
     if isinstance(space, spaces.Box):
         return (
             space.dtype is not None
@@ -66,8 +66,8 @@ def is_small(space: Any) -> bool:
 
 
 def rules(env: Any, *, has_grid: bool) -> str:
-    """Introduction of the environment's own documentation, up to its tables, at most 1,500
-    characters."""
+    """The introduction from the environment's docstring, at most 1,500 characters. has_grid: add an
+    explanation of the marks for colours."""
     # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(
         r"\n\s*#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__

@@ -1,4 +1,4 @@
-"""Helpers that integrations share: texts that fit between tags, and a puzzle's content as text."""
+"""Helpers for all integrations: clean texts, serialize puzzles, and imitate example moves."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from spa.errors import ConfigError, nearest
 
 ANSWER_LIMIT = 1000
-"""Longest action that is read, in characters."""
+"""Maximum length of an action in characters."""
 
 # Tags of the response format inside a state would end the block that quotes the state.
 _TAGS = re.compile(r"<(/?(?:think|answer|observation|prediction))>", re.I)
@@ -17,8 +17,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Clean up a foreign text as a state: no white space at its ends or before line ends, no
-    control characters, and tags of the response format in round brackets. Never empty."""
+    """Clean up a library's text so that it can be a state. Removes control characters and white
+    space at line ends and both ends of the text, and puts tags of the response format in round
+    brackets. The result is never empty."""
     # Lone surrogates cannot be encoded; they become question marks.
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
@@ -51,8 +52,8 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def similar(forms: list[str], rng: Any) -> str:
-    """Sample a move in the form of one of these examples, with other numbers and letters, from the
-    NumPy generator `rng`."""
+    """Sample a move by replacing the numbers and single capital letters of a random example. rng:
+    NumPy generator."""
     # `[1 2]` is a move; `[row col]` is a placeholder for one.
     forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
     form = forms[int(rng.integers(len(forms)))]
@@ -65,7 +66,8 @@ def similar(forms: list[str], rng: Any) -> str:
 
 
 def require_task(bridge: str, task: object, known: Any) -> str:
-    """Check that `task` is one of `known`. Raises ConfigError that names the nearest."""
+    """Return `task` if it is one of `known`; otherwise raise ConfigError, which suggests the
+    nearest name."""
     if task not in known:
         close = nearest(task, known)
         hint = close if close.startswith("did") else f"list all tasks with `spa env list {bridge}`"

@@ -1,5 +1,5 @@
-"""TextArena: its one-player games, and its two-player games against an opponent that moves at
-random: `textarena:TicTacToe-v0`.
+"""Games of TextArena, such as `textarena:TicTacToe-v0`. In two-player games, the opponent moves at
+random.
 
 Source: https://github.com/LeonGuertler/TextArena . Moves are tried on a copy first, so an invalid
 move changes nothing.
@@ -19,8 +19,8 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_ta
 class TextArena(TextEnv):
     """A game of TextArena; further options are passed to `textarena.make`.
 
-    `know`: the part of a state that an agent should know, which is the visible part (`shown`) or
-    the game's full state with hidden parts (`game_state`).
+    know: what a world model should predict: the visible part of a state (`shown`), or the game's
+    full state with hidden parts (`game_state`).
     """
 
     changes = ("match",)
@@ -50,8 +50,8 @@ class TextArena(TextEnv):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """Names of the games, without their wrapped variants (`-train`, `-raw`), which are the same
-        games."""
+        """Names of the games. The variants `-train` and `-raw` are left out, because they are the
+        same games in other wrappers."""
         registry = load_package("textarena", "textarena.envs.registration").ENV_REGISTRY
         return [name for name in registry if not name.endswith(("-train", "-raw"))]
 
@@ -75,8 +75,8 @@ class TextArena(TextEnv):
         self.match.renew_noise(noise_seed)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a move and let the opponent answer. TextArena gives a reward when the game ends; a
-        reward of 1 is a success."""
+        """Take a move, then let the opponent move. TextArena gives a reward only when the game
+        ends; a reward of at least 1 is a success."""
         before = self.state_text("grid")
         seen = len(self.match.game.state.observations[0])
         reward = 0.0
@@ -95,7 +95,7 @@ class TextArena(TextEnv):
         return self.state_text("grid"), reward, self.match.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The last board and the messages since the last move; without a board, the whole
+        """The last board and the messages since the last move. For games without a board, the whole
         transcript."""
         boards = [
             text
@@ -116,7 +116,7 @@ class TextArena(TextEnv):
         return clean("\n".join(filter(None, [*boards[-1:], said, ending])))
 
     def world_state_text(self, mode: StateText) -> str:
-        """The visible state, or the full state of the game."""
+        """The visible state or the full state of the game, depending on `know`."""
         return (
             self.state_text(mode)
             if self.know == "shown"
@@ -132,7 +132,7 @@ class TextArena(TextEnv):
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:
-        """Legal moves, if the game lists them and accepts them."""
+        """The moves that the game lists and accepts; empty if it lists none."""
         return (
             ()
             if self.match.over
@@ -140,7 +140,7 @@ class TextArena(TextEnv):
         )
 
     def random_action(self, rng: Any) -> str:
-        """Find a valid move by trying; returns any move if none is found."""
+        """Sample moves until one is valid; after TRIES attempts, return an untested one."""
         move = self.match.candidate(rng)
         for _ in range(TRIES):
             if self.match.over or self.match.tried(move):
@@ -149,7 +149,7 @@ class TextArena(TextEnv):
         return move
 
     def example_actions(self) -> tuple[str, ...]:
-        """Listed moves, or the prompt's examples."""
+        """Up to two legal moves, or examples from the prompt if the game lists no moves."""
         return (self.legal_actions() or tuple(self.match.examples()))[:2]
 
     def instruction(self, mode: StateText) -> str:

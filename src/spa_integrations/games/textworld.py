@@ -1,8 +1,8 @@
-"""TextWorld: games of its generator, played on its own logic without the Inform interpreter:
-`textworld:tw-simple`.
+"""Generated games of TextWorld, such as `textworld:tw-simple`. They run on TextWorld's own game
+logic, without the Inform interpreter.
 
-Source: https://textworld.readthedocs.io . States are facts of the simulator: those that the player
-can see are shown.
+Source: https://textworld.readthedocs.io . A state is a set of facts of the simulator. The player is
+shown the facts that it can see.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, require_task
 
 DEFAULTS = {"level": 1, "rewards": "dense", "goal": "detailed"}
 IDLE = ("examine ", "inventory", "look")
-"""Commands that change no fact: their output is already in the state."""
+"""Prefixes of commands that change no fact. Their output is already in the state."""
 
 
 class TextWorldGame(TextEnv):
     """A challenge of TextWorld; other options are its settings (`level`, `goal`, `recipe` …).
 
-    `know`: the part of a state that an agent should know, which is the visible part (`shown`) or
-    every fact (`facts`).
+    know: what a world model should predict: the visible part of a state (`shown`), or every fact
+    (`facts`).
     """
 
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
@@ -76,8 +76,8 @@ class TextWorldGame(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a command; an inadmissible command changes nothing. Rewards are fractions of the
-        highest score."""
+        """Execute a command; an inadmissible command changes nothing. Rewards are fractions of the
+        highest possible score."""
         before = fact_lines(self.now["facts"])
         reward = 0.0
         # `to_action` returns lower case, but some commands have capitals ("cook apple with BBQ").
@@ -98,15 +98,15 @@ class TextWorldGame(TextEnv):
         return self.state_text("grid"), float(reward), bool(self.over), False, info
 
     def state_text(self, mode: StateText) -> str:
-        """Visible state: the room, its contents, its exits, and the inventory. The same for every
-        mode."""
+        """The visible state: the room, its contents and exits, and the inventory. The text is the
+        same in every mode."""
         ending = (
             "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""
         )
         return clean(in_sight(self.now["facts"]) + ending)
 
     def world_state_text(self, mode: StateText) -> str:
-        """The visible state, or every fact, one per line."""
+        """The visible state, or every fact (one per line), depending on `know`."""
         return (
             self.state_text(mode)
             if self.know == "shown"
@@ -133,16 +133,15 @@ class TextWorldGame(TextEnv):
         return names[int(rng.integers(len(names)))] if names else "look"
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first actions of the walkthrough."""
+        """Up to three commands: the start of the library's solution, or legal actions."""
         return self.expert_actions(3) or self.legal_actions()[:3] or ("look",)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The library's winning commands from here, which may not be the shortest solution."""
+        """The library's commands that win from the current state; they may not be the shortest."""
         return () if self.over else tuple(self.now["policy_commands"] or ())[:limit]
 
     def instruction(self, mode: StateText) -> str:
-        """The quest (with the text of the cookbook, if the game has one), and the form of
-        commands."""
+        """The quest, the text of the cookbook if the game has one, and examples of commands."""
         books = [
             str(info.desc) for info in self.now["game"].infos.values() if info.name == "cookbook"
         ]
@@ -154,7 +153,8 @@ class TextWorldGame(TextEnv):
         return "\n".join([self.task, str(self.now["objective"]), *self.start])
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
-        """TextWorld's own copy; `noise_seed` is not used, since nothing in the game is random."""
+        """Copy the game with TextWorld's own method. `noise_seed` is not used, because the game has
+        no random outcomes."""
         twin = copy.copy(self)
         twin.game, twin._np_random = self.game.copy(), copy.deepcopy(self._np_random)
         return twin

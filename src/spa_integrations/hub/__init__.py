@@ -1,1 +1,1 @@
-"""Data sets and checkpoints on the Hugging Face Hub."""
+"""Upload and download of datasets and checkpoints on the Hugging Face Hub."""

@@ -1,5 +1,5 @@
-"""`spa model push|pull` and `spa data push|pull`: checkpoints and data sets on the Hugging Face
-Hub."""
+"""`spa model push|pull` and `spa data push|pull`: upload and download checkpoints and datasets on
+the Hugging Face Hub."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from spa.run.console import write_out
 
 
 def push_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `push`; log in once with `hf auth login`."""
+    """The arguments of `push`."""
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="data folder or global_step_N folder of a run"
     )
@@ -29,7 +29,8 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def push(options: argparse.Namespace) -> int:
-    """Upload a folder with a card. Raises SpaError."""
+    """Upload a folder with a card, or show what would be uploaded. The user must have logged in
+    with `hf auth login`. Raises SpaError."""
     from spa_integrations.hub import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
@@ -62,7 +63,7 @@ def pull_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pull(options: argparse.Namespace) -> int:
-    """Download a model or a data set. Raises SpaError."""
+    """Download a model or a dataset. Raises SpaError."""
     from spa_integrations.hub import share
 
     # The default folder is the name without its owner, as in `git clone`.

@@ -1,5 +1,5 @@
-"""Upload of data sets and checkpoints to the Hugging Face Hub with a card that describes them, and
-download."""
+"""Upload datasets and checkpoints, with a card that describes them, to the Hugging Face Hub, and
+download them."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 
 PAPER = "https://arxiv.org/abs/2510.15047"
 DATA_FILES = (TRAIN_FILE, VAL_FILE, SUMMARY)
-# Settings that describe how a data set or a model was made. Paths and machine names are left out.
+# Settings that describe how a dataset or a model was made. Paths and machine names are left out.
 SHOWN = (
     "generate.policy",
     "state_text",
@@ -38,7 +38,8 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubUpload:
-    """An upload to the Hub: its kind, its files by their path there, and its card."""
+    """A prepared upload to the Hub. files: path in the repository -> local file. card: text of the
+    README.md."""
 
     kind: Kind
     files: Mapping[str, Path]
@@ -46,7 +47,7 @@ class HubUpload:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of the files in bytes, without the card."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
@@ -68,7 +69,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder} is neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Give the data folder or a "
             "global_step_N folder of a run."
         )
-    # A marker lists checksums. Checkpoints of other tools have none and are not checked.
+    # The marker file lists checksums. Checkpoints of other tools have none and are not checked.
     if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
         raise ModelError(
             f"{folder} is damaged: {problem}. Upload another checkpoint, or run the stage again."
@@ -92,7 +93,7 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
     """Send an upload to the Hub as one commit; returns its URL. Raises SpaError with a solution."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
-        # exist_ok: another push adds a commit to the same repository.
+        # If the repository exists, this push adds a commit to it.
         url = api.create_repo(name, repo_type=upload.kind, private=private, exist_ok=True)
         operations = [
             CommitOperationAdd(path_in_repo=target, path_or_fileobj=path)
@@ -107,8 +108,8 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
 
 
 def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
-    """Download a model or data set into `folder`; returns its kind. If both have this name, the
-    model is downloaded.
+    """Download the model or dataset `name` into `folder`, and return its kind. If both exist under
+    this name, the model is downloaded.
 
     Raises SpaError with a solution.
     """
@@ -127,7 +128,7 @@ def _error(kind: Kind) -> type[SpaError]:
 
 
 def data_card(folder: Path, name: str) -> str:
-    """Write the README text of a data set."""
+    """Return the README text of a dataset."""
     summary = _parsed(folder / SUMMARY, json.loads)
     counts = summary.get("dropped")
     splits = [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
@@ -160,7 +161,7 @@ def _columns(file: Path) -> str:
 
 
 def model_card(folder: Path, name: str) -> str:
-    """The README of a checkpoint."""
+    """Return the README text of a checkpoint."""
     stage_dir = folder.parent
     config = _parsed(stage_dir / "config.yaml", yaml.safe_load)
     base = str(config.get("model_path", ""))
@@ -168,7 +169,7 @@ def model_card(folder: Path, name: str) -> str:
         "library_name": "transformers",
         "tags": ["world-model", "agents", "reinforcement-learning"],
     }
-    # A name that is also a local folder was a local model, even if it looks like a Hub name.
+    # A path that exists locally is a local model, even if it looks like a Hub name.
     if _NAME.fullmatch(base) and not Path(base).exists():
         head["base_model"] = base
     step = folder.name.removeprefix("global_step_")
@@ -188,7 +189,7 @@ def model_card(folder: Path, name: str) -> str:
 
 
 def _stages(stage_dir: Path) -> str:
-    """Describe from its records how a stage's model was trained."""
+    """Describe how a stage's model was trained, as its manifest records; "" without a manifest."""
     known = Manifest.read(stage_dir)
     if known is None:
         return ""
@@ -210,7 +211,7 @@ def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Settings in a saved configuration that describe how the run was played."""
+    """The settings SHOWN of a saved configuration, for a card."""
     config = _parsed(path, yaml.safe_load)
     settings = {}
     for key in SHOWN:
@@ -222,8 +223,8 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _last_validation(path: Path, step: int) -> dict[str, float]:
-    """Metrics of the last validation up to a step; empty if the step is 0 or the record has
-    none."""
+    """Read the metrics of the last validation up to `step`; empty if the step is 0 or no validation
+    was recorded."""
     if not step or not path.is_file():
         return {}
     last: dict[str, float] = {}
@@ -244,8 +245,8 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Parse the mapping in a file; empty if the file does not exist. Raises DataError if the file
-    has other content, so that the card does not silently omit it."""
+    """Read a file that contains a mapping; {} if it does not exist. Raises DataError if the file is
+    not readable or contains something else, so that the card does not silently omit it."""
     if not path.is_file():
         return {}
     try:
