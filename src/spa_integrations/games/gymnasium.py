@@ -24,7 +24,7 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):
-    """A Gymnasium environment. task: its id, preceded if necessary by the module that registers it
+    """A Gymnasium environment, named by its id, or by `module:id` if a module has to register it
     (`my_games:Maze-v0`). Further options are passed to `gymnasium.make`.
 
     The grid text is the rendering with `render_mode="ansi"`, if the environment supports it; the
