@@ -102,7 +102,7 @@ def _name_of(args: Sequence[str]) -> tuple[str, list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0 success, 2 an error that the user can fix, 130
     interrupted, 143 terminated."""
-    # This comes before anything imports torch, which reads these settings when it is loaded.
+    # Must run before anything imports torch, which reads the OpenMP environment variables on import.
     let_waiting_threads_sleep()
     args = list(sys.argv[1:] if argv is None else argv)
     try:

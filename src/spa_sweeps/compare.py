@@ -81,7 +81,7 @@ class Comparison:
 
     @cached_property
     def grid(self) -> Plan:
-        """The stages to run, the longest first."""
+        """The stages to run, seed by seed; within a seed, the methods with SFT come first."""
         # Methods with self-play and SFT come first: their stages run one after another, so they
         # usually take longest.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)

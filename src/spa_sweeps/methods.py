@@ -433,7 +433,7 @@ def controls_of(cfg: Config) -> tuple[str, ...]:
 
 
 def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
-    """Warn if PPO alone starts from a model that was never trained on the response format."""
+    """Warn if a method without SFT needs a response format that the model was never trained on."""
     if not chosen.fine_tuned:
         format_of(cfg.agent_proxy.response_format).warn_untrained(name)
 

@@ -73,7 +73,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             claim = f"No difference found between {first} and {against} ({mean:+.{digits}f} points of Pass@1)"
         out.append(f"{claim} (95 % CI [{low:.{digits}f}, {high:.{digits}f}] {over}).{limit}")
     # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
-    # gains must be compared at equal tokens.
+    # a fair comparison needs a baseline with the same token budget.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     if references := summary.get("reference_policies"):

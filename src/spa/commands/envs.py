@@ -172,7 +172,7 @@ def _table(cfg: "Config") -> None:
     )
     rows: list[tuple[str, ...]] = []
     for tag, spec in cfg.custom_envs.items():
-        # The turns of an episode may hold fewer actions than the environment allows.
+        # The turn limits may allow fewer actions per episode than the environment does.
         most = cfg.most_actions(tag)
         scores = card_with(tag, spec.env_type, spec.env_config, most)
         if scores is None:

@@ -206,7 +206,7 @@ def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_an_end(cfg: Config) -> bool:
-    """Return whether PPO's learning rates depend on the number of steps."""
+    """Return whether PPO's learning-rate schedules depend on the total number of training steps."""
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"

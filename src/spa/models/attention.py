@@ -198,7 +198,7 @@ def _attention_by_sequence(
 
 
 def flash_missing(device: torch.device, dtype: torch.dtype) -> str:
-    """Reason why `varlen_attention` has no kernel on this device; empty if it has one."""
+    """Return why `varlen_attention` cannot run on this device in this dtype; "" if it can."""
     if device.type != "cuda":
         return "there is no CUDA device"
     if dtype not in (torch.bfloat16, torch.float16):

@@ -75,7 +75,8 @@ class Prompter:
         its first turn, which can be above 1 only without history. actions_left: None means all
         actions of an episode. Raises ConfigError for images without history."""
         pictured = env.image() is not None
-        # The images of an episode belong to one conversation.
+        # Without history every turn is a conversation of its own, but an episode keeps its images for
+        # a single conversation.
         if pictured and not self.history:
             raise ConfigError(
                 "ctx_manager.history=false cannot show states as pictures; set ctx_manager.history=true, or show "

@@ -159,7 +159,7 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
     """Read the rollouts of one row, which are several if it is a batch in columns or an episode of
     several agents. Raises DataError for a row that cannot be read."""
     try:
-        # An episode of verifiers contains a list of traces.
+        # An episode record of the `verifiers` library contains a list of traces.
         if isinstance(row, Mapping) and isinstance(row.get("traces"), list):
             yield from [
                 _trace(trace, where) for trace in row["traces"] if isinstance(trace, Mapping)

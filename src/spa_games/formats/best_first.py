@@ -249,7 +249,7 @@ class BestFirst(BreadthFirst):
 
         The kinds `map`, `fact` and `dead` count words; `aim` counts the cells that the player walks
         to. Lines are judged by the facts that the text itself states. Returns None if the game has
-        no boxes to push or the search does not reach the goal.
+        no boxes to push, or if the reference search finds no path to the goal.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
