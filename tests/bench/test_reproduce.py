@@ -216,7 +216,7 @@ def test_results_and_page_of_a_table(tmp_path):
 
 def test_without_training_nothing_is_measured_either(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        reproduce.state_perplexity,
+        reproduce,
         "measure_perplexity",
         lambda *args, **settings: pytest.fail("it was measured"),
     )
