@@ -13,7 +13,8 @@ from spa.envs.base import TextEnv
 from spa.envs.frozen_lake_maps import TURNS, moves
 from spa.envs.limits import checked_step
 from spa.envs.reference import NextAction
-from spa.seeds import stream, stream_seed
+from spa.seeds import stream
+from spa_bench.reference.puzzles import random_moves
 from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
 
 PUSHES = (*range(len(TURNS)), None)
@@ -48,15 +49,9 @@ def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
     # For each action and direction: the number of moves that it explains by each letter and push;
     # the letter None is a move without an arrival on ice.
     explained = defaultdict[tuple[int, int], Counter[tuple[str | None, int | None]]](Counter)
-    over = True
-    puzzles = 0
-    for _ in range(count):
-        if over:
-            env.reset(seed=stream_seed(seed, "factored/puzzle", puzzles) % 2**31)
-            puzzles += 1
-        before = env.player
-        index = int(rng.integers(len(TURNS)))
-        over = checked_step(env.step(env.action_names()[index]))[1]
+    played = random_moves(env, count, rng, seed=seed, purpose="factored", look=lambda: env.player)
+    for before, name in played:
+        index = env.action_names().index(name)
         for turn in range(len(TURNS)):
             explained[index, turn].update(_explanations(env, before, turn))
     return _most_explained(explained, rng)

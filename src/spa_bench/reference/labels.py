@@ -13,8 +13,8 @@ import torch
 
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
-from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed, torch_stream
+from spa_bench.reference.puzzles import different_puzzles
 
 START_SHARE = 0.6
 """Share of labels at the start of a puzzle, as in `generate.search.start_share`."""
@@ -38,17 +38,11 @@ def make_labels(
     env: TextEnv, count: int, *, cap: int, seed: int, held_out: Collection[str]
 ) -> list[Label]:
     """Make labels of `count` different puzzles that are not in `held_out` (content hashes)."""
-    known = set(held_out)
     labels = list[Label]()
-    number = 0
+    puzzles = different_puzzles(env, seed=seed, purpose="labels", held_out=held_out)
     while len(labels) < count:
+        number = next(puzzles)
         rng = stream(seed, "labels/state", number)
-        env.reset(seed=stream_seed(seed, "labels/puzzle", number) % 2**31)
-        number += 1
-        content = puzzle_hash(env)
-        if content in known:
-            continue
-        known.add(content)
         over = False
         for _ in range(0 if rng.random() < START_SHARE else int(rng.integers(1, cap))):
             action = env.to_action(env.random_action(rng))

@@ -9,7 +9,8 @@ from spa.envs.frozen_lake_maps import TURNS, moves
 from spa.envs.limits import checked_step
 from spa.envs.solvers.frozen_lake import shortest_path
 from spa.formats.search import GOAL, breadth_first
-from spa.seeds import stream, stream_seed
+from spa.seeds import stream
+from spa_bench.reference.puzzles import random_moves
 from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa_games.sudoku import Sudoku
 
@@ -21,19 +22,10 @@ def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
     """Count the next states of `moves` random moves on random puzzles."""
     counts = defaultdict[tuple[str, str], Counter[str]](Counter)
     rng = stream(seed, "table/moves")
-    over = True
-    number = 0
-    for _ in range(moves):
-        if over:
-            env.reset(seed=stream_seed(seed, "table/puzzle", number) % 2**31)
-            number += 1
-        name = env.random_action(rng)
-        before = env.state_key()
-        action = env.to_action(name)
-        assert before is not None and action is not None
-        over = checked_step(env.step(action))[1]
+    played = random_moves(env, moves, rng, seed=seed, purpose="table", look=env.state_key)
+    for before, name in played:
         after = env.state_key()
-        assert after is not None
+        assert before is not None and after is not None
         counts[before, name][after] += 1
     return {pair: found.most_common(1)[0][0] for pair, found in counts.items()}
 

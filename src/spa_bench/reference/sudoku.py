@@ -1,12 +1,12 @@
 """Sudoku without rules: the solutions of training puzzles, looked up by the clues."""
 
 from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 from spa.envs.base import TextEnv
 from spa.envs.reference import NextAction
-from spa.rollout.loop import puzzle_hash
-from spa.seeds import stream_seed
+from spa_bench.reference.puzzles import different_puzzles
 from spa_games.sudoku import Sudoku
 
 
@@ -14,16 +14,9 @@ def stored_solutions(
     env: Sudoku, count: int, *, seed: int, held_out: Collection[str]
 ) -> list[list[int]]:
     """The solutions of `count` different puzzles that are not in `held_out` (content hashes)."""
-    known = set(held_out)
     found = list[list[int]]()
-    number = 0
-    while len(found) < count:
-        env.reset(seed=stream_seed(seed, "solutions/puzzle", number) % 2**31)
-        number += 1
-        content = puzzle_hash(env)
-        if content in known:
-            continue
-        known.add(content)
+    puzzles = different_puzzles(env, seed=seed, purpose="solutions", held_out=held_out)
+    for _ in islice(puzzles, count):
         for action in env.expert_actions(env.cells.count(0)):
             env.step(action)
         found.append([*env.cells])

@@ -1,0 +1,48 @@
+"""The puzzles and moves that baselines learn from. `purpose` names the random stream of the puzzles."""
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import count
+from typing import Any, TypeVar
+
+from spa.envs.base import TextEnv
+from spa.envs.limits import checked_step
+from spa.rollout.loop import puzzle_hash
+from spa.seeds import stream_seed
+
+T = TypeVar("T")
+
+
+def different_puzzles(
+    env: TextEnv, *, seed: int, purpose: str, held_out: Collection[str]
+) -> Iterator[int]:
+    """Reset `env` to one puzzle after another and yield the number of each. Skips puzzles whose
+    content is in `held_out` (hashes) or has come before."""
+    known = set(held_out)
+    for number in count():
+        _reset(env, seed, purpose, number)
+        content = puzzle_hash(env)
+        if content not in known:
+            known.add(content)
+            yield number
+
+
+def random_moves(
+    env: TextEnv, moves: int, rng: Any, *, seed: int, purpose: str, look: Callable[[], T]
+) -> Iterator[tuple[T, str]]:
+    """Play `moves` random moves on random puzzles. After each, yield what `look` returned before it,
+    and the action."""
+    over = True
+    puzzles = count()
+    for _ in range(moves):
+        if over:
+            _reset(env, seed, purpose, next(puzzles))
+        name = env.random_action(rng)
+        before = look()
+        action = env.to_action(name)
+        assert action is not None
+        over = checked_step(env.step(action))[1]
+        yield before, name
+
+
+def _reset(env: TextEnv, seed: int, purpose: str, number: int) -> None:
+    env.reset(seed=stream_seed(seed, f"{purpose}/puzzle", number) % 2**31)
