@@ -1,6 +1,7 @@
 """The rules of `spa doctor RUN` and `spa diagnose`: each fault alone, ranks of several, recorded runs."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -105,6 +106,7 @@ FAULTS = [
     ("Entropy grows", {"entropy": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}, {f"{ACTOR}entropy_coeff": 0.05}, f"{ACTOR}entropy_coeff=0.005 (now 0.05)"),
     ("Entropy bonus", {"entropy": 0.9, "loss": -0.9, "format_rate": [1.0, 0.9, 0.4, 0.3, 0.3, 0.3]}, {f"{ACTOR}entropy_coeff": 1.0}, f"{ACTOR}entropy_coeff=0.001 (now 1)"),
     ("KL penalty", {"kl_loss": 0.06, "loss": 6.5, "grad_norm": 80.0}, {f"{ACTOR}kl_loss_coef": 100.0}, f"{ACTOR}kl_loss_coef=0.001 (now 100)"),
+    ("KL penalty", {"kl_loss": 0.001, "loss": 0.25}, {f"{ACTOR}kl_loss_coef": 20.0}, f"{ACTOR}kl_loss_coef=0.001 (now 20)"),
     ("KL penalty", {"reward_kl_penalty": 0.3, "reward_kl_coef": 0.1, "response_length": 40.0}, {}, "algorithm.kl_ctrl.kl_coef=0.001"),
     ("Too few actions", {"num_actions": 1.0, "success": 0.16, "groups_zero_std": 6.0}, {"custom_envs.Lake.max_actions_per_traj": 1}, "custom_envs.Lake.max_actions_per_traj=4 (now 1)"),
     ("Too few actions", {"num_actions": 3.0, "success": 0.16, "groups_zero_std": 6.0}, {"agent_proxy.max_turn": 1}, "agent_proxy.max_turn=2 (now 1)"),
@@ -117,6 +119,7 @@ FAULTS = [
     ("Reward scale", {"in_group_std": 40.0, "chosen_in_group_std": 50.0}, {}, "agent_proxy.reward_normalization.method=mean_std"),
     ("Reward scale", {"in_group_std": 0.02, "chosen_in_group_std": 0.03}, {}, "agent_proxy.reward_normalization.method=mean_std"),
     ("Reward scale", {"score": -0.6}, {"es_manager.format_penalty": -50.0}, "es_manager.format_penalty=-0.1 (now -50)"),
+    ("Reward scale", {"in_group_std": 5.0, "chosen_in_group_std": 6.0}, {"agent_proxy.world_model_reward.observation": 4.0}, "agent_proxy.world_model_reward.observation=0.2 (now 4)"),
     ("Clipped ratio", {"pg_clipfrac": 0.09}, {f"{ACTOR}clip_ratio_low": 0.002}, f"{ACTOR}clip_ratio_low=0.2 (now 0.002)"),
     ("Clipped ratio", {"pg_clipfrac": 0.09, "ppo_kl": 0.07}, {f"{ACTOR}ppo_epochs": 8}, f"{ACTOR}ppo_epochs=1 (now 8)"),
     ("Clipped ratio", {"pg_clipfrac": 0.09}, {}, f"{ACTOR}optim.lr=3e-05"),
@@ -149,6 +152,12 @@ def test_faults_of_the_first_step_come_before_those_of_updates():
     assert titles(32.0)[:2] == ["Malformed responses", "Learning rate too high"]
     # 80 of 96 tokens: the limit is the cause.
     assert titles(160.0)[:2] == ["Length limit", "Learning rate too high"]
+    # Most malformed responses are shorter than the limit.
+    other = [
+        row | {"train/Lake/response_length": 160.0, "train/Lake/num_turns": 2.0}
+        for row in steps(format_rate=0.01, clipped_ratio=0.27)
+    ]
+    assert ranked(other, SETTINGS)[0].title == "Malformed responses"
     lost_later = steps(format_rate=[1.0, 0.9, 0.8, 0.7, 0.7, 0.7], ppo_kl=0.09)
     assert ranked(lost_later, SETTINGS)[0].title == "Learning rate too high"
     # Groups that keep no score are no matter of scale.
@@ -220,6 +229,27 @@ def test_doctor_ranks_what_holds_a_recorded_run_back(tmp_path, capsys):
         "No reward variance",
         "Clipped ratio",
     ]
+
+
+def test_doctor_asks_the_optimal_policy_whether_actions_suffice(tmp_path, capsys):
+    """On the 3x3 lake two actions do not solve every puzzle, whatever the share of equal groups."""
+    for name, used in (("most", 1.8), ("few", 1.0)):
+        limit = {"FrozenLakeNoSlip": {"max_actions_per_traj": 2}}
+        settings = {"defaults": ["tiny", "_self_"], "custom_envs": limit}
+        run = recorded(tmp_path / name, "healthy", settings)
+        rows = [
+            json.loads(line) for line in (run / "ppo" / "metrics.jsonl").read_text().splitlines()
+        ]
+        tag = "train/FrozenLakeNoSlip/num_actions"
+        assert any(tag in row for row in rows)
+        text = "".join(json.dumps({**row, tag: used} if tag in row else row) + "\n" for row in rows)
+        (run / "ppo" / "metrics.jsonl").write_text(text)
+        execute(["doctor", str(run)])
+    out = capsys.readouterr().out
+    told = r"1\. Too few actions: success of the optimal policy within 2 actions is \d+ %, and 100 % within 8 "
+    assert re.search(told, out)
+    assert "Set custom_envs.FrozenLakeNoSlip.max_actions_per_traj=8 (now 2)." in out
+    assert "few: nothing holds the reward back" in out
 
 
 def test_doctor_judges_every_method_and_the_gate(tmp_path, capsys):

@@ -28,7 +28,11 @@ ENTROPY_LEFT = 0.25  # of the first entropy
 ENTROPY_GROWTH = 2.0  # of the first entropy
 TERM_SHARE = 0.5  # of the loss, for an entropy bonus or a KL penalty
 TERM_SIZE = 0.05  # a smaller term does not outweigh normalized advantages
+KL_WEIGHT = 1.0  # of a KL penalty in the loss; usual coefficients are 0.001 to 0.1
+KL_HELD = 0.01  # nats per token; a policy that learns moves further from the reference
 ALL_ACTIONS = 0.99  # share of the allowed actions that episodes use in the mean
+MOST_ACTIONS = 0.85  # the same, where the optimal policy is known
+SOLVABLE = 0.1  # share of puzzles that more actions would make solvable
 KL_HIGH = 0.25  # nats per token within one step, at any step
 KL_OFTEN = 0.05  # nats per token, median of the last steps
 KL_LOW = 1.5e-5  # nats per token, mean absolute value
@@ -41,6 +45,7 @@ FLAT_LOSS = 0.9  # of the first loss of SFT
 LEAST_RECENT = 3  # steps
 
 LR = "actor_rollout_ref.actor.optim.lr"
+FEW_ACTIONS = "Too few actions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,11 +266,11 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
     # repeats itself up to any limit, that fault has to be fixed first.
     at_once = (first(rows, "*/completions/clipped_ratio") or 0.0) > CUT_OFF
     return Finding(
-        rank=0.84
+        rank=5.5
+        if not share >= malformed / 2 > loops
+        else 0.84
         if at_once and near_limit(rows, settings)
-        else 3
-        if share >= malformed / 2 > loops
-        else 5.5,
+        else 3,
         title="Length limit",
         metric="train/TAG/completions/clipped_ratio",
         value=f"{_percent(share)} of the responses",
@@ -402,6 +407,17 @@ def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
             effect="updates keep the policy at the reference instead of following the reward",
             change=to(settings, "actor_rollout_ref.actor.kl_loss_coef", min(weight / 100, 0.001)),
         )
+    distance = now(rows, "actor/kl_loss")
+    if distance is not None and weight > KL_WEIGHT and abs(distance) < KL_HELD:
+        return Finding(
+            rank=0.55,
+            title="KL penalty",
+            metric="actor/kl_loss",
+            value=f"{distance:.2g} nats per token, at kl_loss_coef {weight:g}",
+            limit=f"{KL_HELD:g} at coefficients above {KL_WEIGHT:g}",
+            effect="updates keep the policy at the reference instead of following the reward",
+            change=to(settings, "actor_rollout_ref.actor.kl_loss_coef", min(weight / 100, 0.001)),
+        )
     coef, spread = now(rows, "actor/reward_kl_coef"), now(rows, "rollout/in_group_std")
     mean, tokens = now(rows, "actor/reward_kl_penalty"), now(rows, "*/response_length")
     if not (coef and mean and tokens and spread) or coef * abs(mean) * tokens <= spread:
@@ -434,7 +450,7 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
             continue
         return Finding(
             rank=0.65,
-            title="Too few actions",
+            title=FEW_ACTIONS,
             metric=f"train/{tag}/num_actions",
             value=f"{used:.3g} of {allowed:g} allowed actions, at a success of {_percent(success)}",
             limit=f"{_percent(ALL_ACTIONS)} of the allowed actions",
@@ -444,6 +460,31 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
             else to(settings, key, 4 * int(allowed)),
         )
     return None
+
+
+def solvable_puzzles(
+    rows: Sequence[Row], settings: Settings, tag: str, allowed: int, within: float, ample: float
+) -> Finding | None:
+    """Detect a limit of actions that keeps the optimal policy from puzzles, in episodes that use
+    most of these actions. within, ample: success of the optimal policy within `allowed` actions and
+    within four times as many."""
+    used = now(rows, f"train/{tag}/num_actions")
+    if used is None or used < MOST_ACTIONS * allowed or ample - within <= SOLVABLE:
+        return None
+    key = f"custom_envs.{tag}.max_actions_per_traj"
+    turns = settings.get("agent_proxy.max_turn", 5)
+    by_turns = settings.get(key, allowed) > allowed
+    return Finding(
+        rank=0.65,
+        title=FEW_ACTIONS,
+        metric=f"success of the optimal policy within {allowed} actions",
+        value=f"{_percent(within)}, and {_percent(ample)} within {4 * allowed}",
+        limit=f"a difference of {_percent(SOLVABLE)}",
+        effect="episodes end before they can reach the goal",
+        change=to(settings, "agent_proxy.max_turn", 4 * turns)
+        if by_turns
+        else to(settings, key, 4 * allowed),
+    )
 
 
 def groups_of(row: Row, settings: Settings) -> float | None:
@@ -544,6 +585,27 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     online = settings.get("agent_proxy.world_model_reward.prediction", 0.0) + settings.get(
         "agent_proxy.world_model_reward.observation", 0.0
     )
+    # Scores in groups include the rewards for the world model, `train/TAG/score` does not.
+    won = max(column(rows, "*/success"), default=0.0)
+    game = max(column(rows, "*/score"), default=0.0) / won if won > 0 else 1.0
+    if online > 0 and spread > 2 * game > 0:
+        return Finding(
+            rank=4.5,
+            title="Reward scale",
+            metric="rollout/in_group_std",
+            value=f"{spread:.2g}, at a reward of {game:.2g} for success",
+            limit=f"{2 * game:.2g}, twice that reward",
+            effect="the rewards for the world model outweigh those of the game",
+            change=to(
+                settings,
+                "agent_proxy.world_model_reward."
+                + max(
+                    ("prediction", "observation"),
+                    key=lambda part: settings.get(f"agent_proxy.world_model_reward.{part}", 0.0),
+                ),
+                0.2,
+            ),
+        )
     chosen = [value for value in column(rows, "rollout/chosen_in_group_std") if value > 0]
     kept = median(recent(chosen or spreads))
     # Scores of successes and failures differ by less than the cost of one malformed turn.

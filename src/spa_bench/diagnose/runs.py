@@ -2,12 +2,29 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+from spa.config.load import load_config
+from spa.errors import SpaError
+from spa.recipes import setup
+from spa.recipes.evaluate_puzzles import solvable
 from spa.run.files import read_object
-from spa_bench.diagnose.rules import CHECKS, Finding, Row, failed_gate, ranked, unchecked
+from spa_bench.diagnose.rules import (
+    CHECKS,
+    FEW_ACTIONS,
+    Finding,
+    Row,
+    failed_gate,
+    ranked,
+    solvable_puzzles,
+    unchecked,
+)
 from spa_report.reading import RunFolder, StageFolder, flatten, open_run
 
 GATE_FILE = "gate.json"
+PUZZLES = 32
+"""Number of validation puzzles on which the optimal policy is measured."""
 
 
 def reward_lines(folder: Path) -> list[str]:
@@ -41,7 +58,15 @@ def _lines(run: RunFolder, arm: str, seed: int | None) -> Iterator[str]:
 
 def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
     """The ranked findings about the stages of one training run."""
-    found = [] if ppo is None else ranked(training_rows(ppo), flatten(ppo.config))
+    found: list[Finding] = []
+    if ppo is not None:
+        rows, settings = training_rows(ppo), flatten(ppo.config)
+        found = ranked(rows, settings)
+        measured = solvable_within_limit(ppo)
+        # The optimal policy decides where it is known, whatever the episodes used.
+        if measured:
+            found = [finding for finding in found if finding.title != FEW_ACTIONS]
+        found += filter(None, (solvable_puzzles(rows, settings, *each) for each in measured))
     gate = None
     if sft is not None and (settings := flatten(sft.config)).get("gate.enable"):
         gate = failed_gate(read_object(sft.path / GATE_FILE), list(sft.metrics.values()), settings)
@@ -51,3 +76,29 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
 def training_rows(ppo: StageFolder) -> list[Row]:
     """The metrics of the PPO steps, without rows that contain only validation metrics."""
     return [row for row in ppo.metrics.values() if any(key.startswith("train/") for key in row)]
+
+
+def solvable_within_limit(ppo: StageFolder) -> list[tuple[str, int, float, float]]:
+    """Measure the optimal policy of each tag on validation puzzles: the tag, the allowed number of
+    actions, and its success within them and within four times as many. Tags without a known optimal
+    policy, and games that cannot be made here, are left out."""
+    try:
+        cfg = load_config(ppo.path)
+        worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
+        specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
+        looks = [
+            (spec.tag, worker.peek_reset(spec))
+            for spec in [each for each in specs if each.member == 0][:PUZZLES]
+        ]
+    except SpaError:
+        return []
+    measured = list[tuple[str, int, float, float]]()
+    for tag in dict.fromkeys(tag for tag, _ in looks):
+        allowed = cfg.most_actions(tag)
+        envs = [look.env for each, look in looks if each == tag and look is not None]
+        pairs = [(solvable(env, allowed), solvable(env, 4 * allowed)) for env in envs]
+        known: list[Any] = [pair for pair in pairs if None not in pair]
+        if known:
+            within, ample = (fmean(column) for column in zip(*known, strict=True))
+            measured.append((tag, allowed, within, ample))
+    return measured
