@@ -200,7 +200,7 @@ def test_the_ppo_loss_is_the_packages(
 
 
 def test_a_short_run_prints_its_table() -> None:
-    small = ["--puzzles", "2", "--sft-steps", "2", "--ppo-steps", "2"]
+    small = ["--puzzles", "2", "--sft-steps", "1", "--ppo-steps", "1"]
     run = subprocess.run(
         [sys.executable, ROOT / "nano_spa.py", *small],
         capture_output=True,
@@ -221,9 +221,9 @@ def test_a_short_run_prints_its_table() -> None:
     ]
     assert [line.split()[:2] for line in table[1:5]] == [
         ["ppo", "0"],
-        ["ppo", "2"],
+        ["ppo", "1"],
         ["spa", "0"],
-        ["spa", "2"],
+        ["spa", "1"],
     ]
     assert all(0 <= float(value) <= 100 for line in table[1:5] for value in line.split()[2:])
     assert table[5].startswith("spa - ppo, pass@1:")

@@ -36,6 +36,24 @@ def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+IN_ONE_PROCESS = """
+import contextlib, io, json, sys
+from spa.cli import main
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = main(words)
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
+def commands(site: Path, *lines: str) -> list[tuple[int, str, str]]:
+    """Run several `spa` commands in one process; returns status, output and errors of each."""
+    words = [line.split() for line in lines]
+    done = python(site, "-c", IN_ONE_PROCESS, json.dumps(words))
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
 def spa(site: Path, *words: str) -> str:
     """Run `spa` and return what it prints."""
     done = python(site, "-m", "spa", *words)
@@ -51,30 +69,28 @@ def test_its_command_is_listed_explained_and_run(site):
 
 
 def test_its_game_is_listed_shown_and_conforms(site):
-    assert [
-        line.split()[:2] for line in spa(site, "env", "list").splitlines() if "coins" in line
-    ] == [["coins", "coins"]]
-    assert "Six right in a row".lower() in spa(site, "env", "show", "coins").lower()
-    spa(site, "env", "check", "coins")
+    done = commands(site, "env list", "env show coins", "env check coins")
+    assert [status for status, *_ in done] == [0, 0, 0], done
+    (_, listed, _), (_, shown, _), _ = done
+    assert [line.split()[:2] for line in listed.splitlines() if "coins" in line] == [
+        ["coins", "coins"]
+    ]
+    assert "six right in a row" in shown.lower()
 
 
 def test_its_method_is_listed_compared_and_has_a_control(site):
-    assert "short_sight" in spa(site, "config", "list", "methods")
-    plan = spa(
-        site, "compare", "tiny", "--methods", "short_sight,short_sight_shuffled", "--dry-run"
-    )
+    compare = "compare tiny --methods short_sight,short_sight_shuffled --dry-run"
+    (_, listed, _), (_, plan, _) = commands(site, "config list methods", compare)
+    assert "short_sight" in listed
     assert "short_sight/ppo" in plan and "short_sight_shuffled/sft" in plan
 
 
-@pytest.mark.parametrize(
-    "override", ["generate.policy=q_learnin", "generate.mixture={q_learnin: 1.0}"]
-)
-def test_a_policy_that_no_package_registers_is_refused_by_name(site, override):
-    done = python(site, "-m", "spa", "config", "show", "tiny", override)
-    key = override.partition("=")[0]
-    assert (
-        done.returncode == 2 and key in done.stderr and "did you mean 'q_learning'?" in done.stderr
-    )
+def test_a_policy_that_no_package_registers_is_refused_by_name(site):
+    overrides = ("generate.policy=q_learnin", "generate.mixture={q_learnin:1.0}")
+    done = commands(site, *(f"config show tiny {override}" for override in overrides))
+    for override, (status, _, errors) in zip(overrides, done, strict=True):
+        assert status == 2 and "did you mean 'q_learning'?" in errors
+        assert override.partition("=")[0] in errors
 
 
 def test_its_engine_plays_its_game(site):
@@ -86,12 +102,14 @@ def test_its_engine_plays_its_game(site):
         "  val: {env_groups: 2, group_size: 1, env_configs: {tags: [Coins], n_groups: null}}\n",
         encoding="utf-8",
     )
-    words = ["eval", "builtin:tiny", "--config", "coins.yaml", "--output", "result.json"]
-    spa(site, *words, "actor_rollout_ref.rollout.name=always_heads")
+    line = (
+        "eval builtin:tiny --config coins.yaml --output result.json actor_rollout_ref.rollout.name"
+    )
+    right, wrong = commands(site, f"{line}=always_heads", f"{line}=always_head")
+    assert right[0] == 0, right
     result = json.loads((site.parent / "result.json").read_text(encoding="utf-8"))
     assert result["tags"]["Coins"]["puzzles"] == 2
-    done = python(site, "-m", "spa", *words, "actor_rollout_ref.rollout.name=always_head")
-    assert done.returncode == 2 and "did you mean 'always_heads'?" in done.stderr
+    assert wrong[0] == 2 and "did you mean 'always_heads'?" in wrong[2]
 
 
 def test_help_imports_records_of_commands_and_nothing_else(site):

@@ -176,6 +176,8 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
     assert "--export" in args or name not in SERVERS, (
         f"line {command.line}: mark it as until interrupted"
     )
+    if "--transitions" in args:  # long ones are shortened
+        args[args.index("--transitions") + 1] = "5"
     try:
         return spa([*args, "--dry-run"] if dry else args)
     except SystemExit as stop:

@@ -54,9 +54,7 @@ def harmed(run: Path, harm: Callable[[bytes], bytes]) -> None:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize(
-    "words", [["report", "{}"], ["report", "{}", "--format", "md"], ["view", "{}", "--export", "v"]]
-)
+@pytest.mark.parametrize("words", [["report", "{}"], ["view", "{}", "--export", "v"]])
 def test_every_page_is_made_of_the_other_lines(run, tmp_path, monkeypatch, capsys, harm, words):
     monkeypatch.chdir(tmp_path)
     harmed(run, HARMS[harm])
