@@ -317,31 +317,16 @@ def test_importing_parts_of_the_package_leaves_the_functions_in_place():
     assert in_a_new_process(code) == "True True"
 
 
-def test_one_stage_at_a_time(tmp_path: Path):
-    run = spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay"])
-    assert {row["stage"] for row in run.metrics} == {"data"}
-    with pytest.raises(spa.SpaError, match="consecutive"):
-        spa.train("tiny", output_dir=tmp_path, overrides=SMALL, stages=["selfplay", "ppo"])
-    with pytest.raises(spa.SpaError, match="total_training_steps"):
-        spa.train("tiny", overrides={"trainer.total_trainig_steps": 1})
-
-
-def test_methods_and_values_are_compared(tmp_path: Path):
-    made = spa.compare(
-        "tiny",
-        methods=["vanilla"],
-        seeds=1,
-        output_dir=tmp_path / "methods",
-        overrides=SMALL,
-        parallel=1,
-    )
-    assert "vanilla" in made.summary["methods"]
-    assert {row["method"] for row in made.metrics} == {"vanilla"}
-    with pytest.raises(spa.SpaError, match="either methods or the values"):
-        spa.compare("tiny", methods=["vanilla"], sweep={"algorithm.gamma": [1, 0.9]})
-
-
 def test_a_configuration_takes_overrides_in_every_form():
     key = "trainer.total_training_steps"
     for overrides in ({key: 3}, [f"{key}=3"], f"{key}=3"):
         assert spa.load_config("tiny", overrides).trainer.total_training_steps == 3
+
+
+def test_what_cannot_be_trained_or_compared_is_refused():
+    with pytest.raises(spa.SpaError, match="consecutive"):
+        spa.train("tiny", overrides=SMALL, stages=["selfplay", "ppo"])
+    with pytest.raises(spa.SpaError, match="total_training_steps"):
+        spa.train("tiny", overrides={"trainer.total_trainig_steps": 1})
+    with pytest.raises(spa.SpaError, match="either methods or the values"):
+        spa.compare("tiny", methods=["vanilla"], sweep={"algorithm.gamma": [1, 0.9]})

@@ -21,7 +21,6 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
         ("--help >&-", 0),
         ("nonsense 2>&-", 2),
         ("env prompt FrozenLake | true", 0),
-        ("env prompt FrozenLake >&-", 0),
         ("env play FrozenLake <&-", 0),
     ],
 )

@@ -33,6 +33,8 @@ def test_every_cell_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.Mon
         shortened = re.sub(r"puzzles=\d+, samples=\d+", "puzzles=4, samples=2", shortened)
         exec(shortened, names)
     assert any(Path("runs").iterdir())
+    if notebook.stem == "03_use_the_world_model":  # it trains these stages and no other
+        assert {metrics["stage"] for metrics in names["run"].metrics} == {"data", "sft"}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -29,4 +29,7 @@ def run(page: Path) -> None:
     assert "import spa" in code and code.count("overrides={") == len(
         re.findall(r"spa\.(?:train|compare)\(", code)
     )
-    exec(re.sub(r"overrides=(\{.*?\})", r"overrides=\1 | SMALL", code), {"SMALL": SMALL})
+    names = {"SMALL": SMALL}
+    exec(re.sub(r"overrides=(\{.*?\})", r"overrides=\1 | SMALL", code), names)
+    if comparison := names.get("comparison"):
+        assert {metrics["method"] for metrics in comparison.metrics} == {"vanilla"}

@@ -291,7 +291,7 @@ def test_methods_that_learn_no_states_have_no_control():
             method(f"{name}_shuffled")
 
 
-def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
+def test_a_comparison_links_to_what_a_run_has_done_and_refuses_other_settings(base, tmp_path):
     root = tmp_path / "run"
     assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
     made = methods_compared("base", overrides(base, root))
@@ -300,12 +300,7 @@ def test_what_a_run_has_done_is_not_done_again(base, tmp_path):
         str(place.relative_to(root)): str(where.relative_to(root))
         for place, where in made.grid.links.items()
     } == {f"spa/{name}": name for name in ("data", "sft", "ppo")}
-
-
-def test_a_comparison_of_linked_stages_refuses_other_settings(base, tmp_path):
-    root = tmp_path / "run"
-    assert cli.main(["run", "base", *overrides(base, root, "--quiet")]) == 0
-    summary = run_small(methods_compared("base", overrides(base, root)))
+    summary = run_small(made)
     assert (root / "spa" / "data").is_symlink()
     own = Manifest.read(root / "ppo")
     assert own and summary["seconds"]["spa/ppo"] == round(own.seconds, 1) > 0
