@@ -85,10 +85,10 @@ def test_ctrl_c_three_times_shows_no_traceback_and_a_request_for_stacks_ends_no_
     Not more often: faulthandler reads the frames of threads that run, and rarely meets one half written.
     """
     run = tmp_path / "run"
-    process = start(
-        command, run, "trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2"
-    )
-    # `vanilla` has no other stage than PPO, so it is the first of a comparison to be there.
+    steps = ("trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2")
+    # `vanilla` has no other stage than PPO, and one worker is enough.
+    arms = ("compare.arms=[vanilla]",) if command == "compare" else ()
+    process = start(command, run, *steps, *arms)
     stage = run / "vanilla" / "ppo" if command == "compare" else run / "ppo"
     try:
         time.sleep(0.3)  # the interpreter itself starts

@@ -124,7 +124,7 @@ def config(folder: Path) -> list[str]:
 
 
 def test_a_lake_is_measured(tmp_path, capsys):
-    result = run("Lake", tmp_path, minutes=0.25)
+    result = run("Lake", tmp_path, minutes=0.1)
     assert result["max_actions"] == 8 and result["reference_puzzles"] >= 10
     assert 0 < result["random"] < result["walk"] <= result["optimum"] == 1.0
     assert result["sft_steps"] >= 1 and result["held_out"] >= 1
@@ -188,7 +188,7 @@ def test_plans_win_by_what_the_model_predicts():
 
 
 def test_a_game_without_methods_says_which_are_missing(tmp_path, capsys):
-    result = run(f"{__name__}:Unnamed", tmp_path, minutes=0.1)
+    result = run(f"{__name__}:Unnamed", tmp_path, minutes=0.05)
     assert [result[name] for name in ("walk", "look_ahead", "optimum", "search")] == [None] * 4
     assert result["full_states"] and "TextEnv.state_key" in result["no_planning"]
     assert set(result["accuracy"]) == {"observation", "prediction", "answer"}
