@@ -217,12 +217,12 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202eev
 
 
 def hostile_run(path: Path) -> Path:
-    """A run whose every text is hostile, one line of a megabyte among them."""
+    """A run whose every text is hostile, lines of a megabyte among them."""
     write_stage(path / "ppo", arm="x", seed=1, steps=1, puzzles=2)
     for file in (path / "ppo" / "trajectories").glob("*.jsonl"):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         for number, row in enumerate(rows):
-            text = HOSTILE + ("y" * 1_000_000 if number == 0 else "")
+            text = HOSTILE + ("y" * 100_000 if number == 0 else "")
             row |= {"episode_id": text, "tag": text, "error": text, "puzzle_hash": HOSTILE}
             for turn in row["turns"]:
                 turn |= {
