@@ -23,8 +23,8 @@ def cells(notebook: Path, kind: str) -> list[str]:
 def test_every_cell_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    # The comparison of 01 has a second round of self-play, which tests/experiments tests.
-    rounds = {"generate.rounds": 1, "compare.parallel": 1}
+    # The comparison of 01 has a second round of self-play; one process is enough for it.
+    rounds = {"generate.later_batches": 1, "compare.parallel": 1}
     names = {"SHORT": SMALL | (rounds if notebook.stem == "01_demo_cpu" else {})}
     for code in cells(notebook, "code"):
         shortened = re.sub(
