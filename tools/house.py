@@ -18,8 +18,8 @@ from typing import Any
 
 from spa.config.load import load_config
 from spa.plugins import example_sources, response_formats
+from spa.recipes.pipeline import run_sft_stage
 from spa.recipes.selfplay import run_self_play
-from spa.recipes.sft_run import run_sft
 from spa.types import SFTExample
 from spa_sweeps.methods import METHODS
 
@@ -116,7 +116,7 @@ def passed_by_example(folder: Path) -> dict[str, set[str]]:
 
     sys.setprofile(note)
     try:
-        run_sft(cfg, directory=folder / "sft", data=run_self_play(cfg, directory=folder / "data"))
+        run_sft_stage(cfg, run_self_play(cfg, directory=folder / "data"), folder / "sft")
     finally:
         sys.setprofile(None)
     return {str(Path(file).relative_to(SOURCE)): names for file, names in sorted(passed.items())}

@@ -27,7 +27,7 @@ from spa.models.build import load_template
 from spa.planning.dynamics import LearnedMoves, Simulator
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
-from spa.recipes import selfplay, setup, sft_run
+from spa.recipes import pipeline, selfplay, setup
 from spa.types import Prompt
 from spa.worldmodel.sft_files import read_examples
 from spa_games.formats.best_first import BestFirst, BestStates, Facts, facts_of
@@ -351,7 +351,7 @@ def test_all_stages(tmp_path: Path):
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     examples = read_examples(data / "wm_train.parquet")
     assert len(examples) == 4
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     for kind in ("map", "fact", "dead", "aim", "next", "move", "estimate", "path"):
         assert 0 <= measured[f"val/teacher_forced/{kind}"] <= 1

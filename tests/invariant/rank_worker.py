@@ -23,7 +23,7 @@ from spa.distributed.world import current_world, joined
 from spa.engines.factory import EngineKind
 from spa.models import forward
 from spa.policies.scripted import random_engine
-from spa.recipes import ppo_run, sft_run, sft_updates
+from spa.recipes import pipeline, ppo_run, sft_updates
 
 OVERRIDES = (
     "es_manager.train.env_groups=5",
@@ -89,7 +89,7 @@ def run(jobs: list[list[Any]]) -> None:
             if stage in ("sft", "spoiled"):
                 with spoiled_once() if stage == "spoiled" else nullcontext():
                     data = Path(base).parent / "data"
-                    sft_run.run_sft(cfg, directory=Path(folder) / "sft", data=data)
+                    pipeline.run_sft_stage(cfg, directory=Path(folder) / "sft", data=data)
             else:
                 ppo_run.run_ppo(cfg)
 

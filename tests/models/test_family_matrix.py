@@ -10,7 +10,7 @@ from helpers.stages import metrics
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.build import load_actor
-from spa.recipes import ppo_run, selfplay, sft_run
+from spa.recipes import pipeline, ppo_run, selfplay
 from spa.run.checkpoint import latest_checkpoint
 
 SETTINGS = (
@@ -66,7 +66,9 @@ def config(model: Path, run: Path, *overrides: str) -> Config:
 
 def test_fine_tuning(family, data, tmp_path):
     name, folder = family
-    checkpoint = sft_run.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
+    checkpoint = pipeline.run_sft_stage(
+        config(folder, tmp_path), directory=tmp_path / "sft", data=data
+    )
     losses = [line["train/loss"] for line in metrics(tmp_path / "sft")]
     assert all(0 < loss < 20 for loss in losses)
     model, template = load_actor(config(folder, tmp_path), str(checkpoint), torch.device("cpu"))

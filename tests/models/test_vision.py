@@ -20,7 +20,7 @@ from spa.models.forward import pack_rows, token_logprobs
 from spa.models.load import load_policy
 from spa.models.vision import from_png, to_png
 from spa.prompts.render import Prompter
-from spa.recipes import evaluate, ppo_rollouts, ppo_run, selfplay, setup, sft_run
+from spa.recipes import evaluate, pipeline, ppo_rollouts, ppo_run, selfplay, setup
 from spa.recipes.policies import find_target
 from spa.types import IMAGE, Episode, SamplingParams
 from spa.worldmodel.sequences import training_sequences
@@ -156,7 +156,9 @@ def test_fine_tuning_reads_pictures(folder, data, tmp_path):
     )
     assert dropped == 0 and len(sequence.images) == sequence.examples
     assert "#" in examples[0].response  # the states of the response are text
-    checkpoint = sft_run.run_sft(config(folder, tmp_path), directory=tmp_path / "sft", data=data)
+    checkpoint = pipeline.run_sft_stage(
+        config(folder, tmp_path), directory=tmp_path / "sft", data=data
+    )
     losses = [
         json.loads(line)["train/loss"]
         for line in (tmp_path / "sft/metrics.jsonl").read_text().splitlines()

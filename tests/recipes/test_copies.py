@@ -5,7 +5,7 @@ from pathlib import Path
 
 from helpers.runs import SMALL, small_config
 
-from spa.recipes import pipeline, ppo_run, selfplay, sft, sft_run
+from spa.recipes import pipeline, ppo_run, selfplay, sft
 from spa.run.copies import copies_of
 from spa_sweeps.compare import methods_compared
 
@@ -15,7 +15,7 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     url = f"trainer.default_hdfs_dir=file://{tmp_path}/copies/"
     one, other = (small_config(base, place, url, "generate.policy=random") for place in places)
     data = selfplay.run_self_play(one, directory=places[0] / "data")
-    sft_run.run_sft(one, directory=places[0] / "sft", data=data)
+    pipeline.run_sft_stage(one, directory=places[0] / "sft", data=data)
     copy = tmp_path / "copies" / "sft"
     assert sorted(path.name for path in copy.glob("global_step_*")) == [
         "global_step_2",
@@ -27,7 +27,7 @@ def test_another_machine_goes_on_from_the_copies(base, tmp_path, monkeypatch):
     assert (again / "wm_train.parquet").read_bytes() == (data / "wm_train.parquet").read_bytes()
     steps, real = [], sft.update
     monkeypatch.setattr(sft, "update", lambda *args: steps.append(1) or real(*args))
-    last = sft_run.run_sft(other, directory=places[1] / "sft", data=again)
+    last = pipeline.run_sft_stage(other, directory=places[1] / "sft", data=again)
     assert len(steps) == 2  # from step 2 on
     for name in (
         "global_step_4/model.safetensors",

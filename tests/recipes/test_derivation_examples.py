@@ -13,7 +13,7 @@ from spa.examples.source import Puzzles
 from spa.formats.blocks import think_text
 from spa.formats.registry import parse_response
 from spa.planning.dynamics import Simulator
-from spa.recipes import evaluate, selfplay, setup, sft_run
+from spa.recipes import evaluate, pipeline, selfplay, setup
 from spa.recipes.policies import Target
 from spa.types import SFTExample
 from spa.worldmodel.sft_files import read_examples
@@ -154,7 +154,7 @@ def test_examples_then_sft_then_evaluation(tmp_path: Path):
     assert len(read_examples(data / "wm_val.parquet")) == 1
     summary = json.loads((data / "summary.json").read_text())
     assert summary["search"]["dynamics"] == "simulator" and summary["actions_elsewhere"] > 24
-    tuned = sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    tuned = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     kinds = {"open", "next", "fact", "candidate", "value", "path", "answer"}
     assert kinds <= {key.rpartition("/")[2] for key in measured if "teacher_forced" in key}

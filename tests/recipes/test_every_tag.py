@@ -11,7 +11,7 @@ from helpers.vision import save_seeing
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.load import BUILTIN
-from spa.recipes import evaluate, ppo_run, selfplay, sft_run
+from spa.recipes import evaluate, pipeline, ppo_run, selfplay
 from spa.recipes.policies import find_target
 
 SPECS = load_config("base").custom_envs
@@ -70,7 +70,7 @@ def test_every_stage(tag, model, tmp_path):
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     summary = json.loads((data / "summary.json").read_text())
     assert summary["episodes"] == 2 and summary["examples_train"] >= 1
-    tuned = sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    tuned = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     assert 0 < metrics(tmp_path / "sft")["train/loss"] < 20
     trained = ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
     last = metrics(tmp_path / "ppo")

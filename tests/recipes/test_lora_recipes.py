@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.models.load import load_policy
-from spa.recipes import ppo_run, selfplay, sft_run
+from spa.recipes import pipeline, ppo_run, selfplay
 from spa.recipes.preflight import preflight
 
 SETTINGS = (
@@ -137,18 +137,18 @@ def test_ppo_of_a_model_with_code_of_its_own_goes_on_exactly(base, tmp_path):
 def test_fine_tuning_with_adapters_goes_on_exactly(base, tmp_path):
     data = selfplay.run_self_play(config(base, tmp_path), directory=tmp_path / "data")
     cfg = config(base, tmp_path, "sft.trainer.total_training_steps=3")
-    whole = sft_run.run_sft(cfg, directory=tmp_path / "whole", data=data)
+    whole = pipeline.run_sft_stage(cfg, directory=tmp_path / "whole", data=data)
     schedule = config(
         base, tmp_path, "sft.trainer.total_training_steps=3", "sft.trainer.save_freq=1"
     )
     partial = tmp_path / "partial"
-    sft_run.run_sft(schedule, directory=partial, data=data)
+    pipeline.run_sft_stage(schedule, directory=partial, data=data)
     for step in (2, 3):  # as if the run had been killed after step 1
         folder = partial / f"global_step_{step}"
         for path in sorted(folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         folder.rmdir()
-    resumed = sft_run.run_sft(schedule, directory=partial, data=data)
+    resumed = pipeline.run_sft_stage(schedule, directory=partial, data=data)
     assert whole.name == resumed.name == "global_step_3"
     a, b = adapter(whole), adapter(resumed)
     assert all(torch.equal(a[key], b[key]) for key in a)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spa.config.load import load_config
-from spa.recipes import ppo_run, selfplay, sft_run
+from spa.recipes import pipeline, ppo_run, selfplay
 from spa.worldmodel.examples import is_counterfactual
 from spa.worldmodel.sft_files import read_examples
 
@@ -53,7 +53,7 @@ def test_all_stages(order, tmp_path):
         )
     if order == "choose_plan":
         assert all(example.response.count("I could do ") == 2 for example in examples)
-    tuned = sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    tuned = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")
     ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")

@@ -14,7 +14,7 @@ from spa.config.load import load_config
 from spa.config.stages import StageName
 from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job
-from spa.recipes import pipeline, ppo, ppo_run, selfplay, setup, sft, sft_run
+from spa.recipes import pipeline, ppo, ppo_run, selfplay, setup, sft, sft_probes
 from spa.recipes.ppo_models import Models
 from spa.recipes.ppo_rollouts import GameRollouts
 from spa.run.checkpoint import MARKER, latest_checkpoint, load_state, save_checkpoint
@@ -77,7 +77,7 @@ def whole(base, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     cfg = small_config(base, folder, *FOUR)
     selfplay.run_self_play(cfg, directory=folder / "data")
-    sft_run.run_sft(cfg, directory=folder / "sft", data=folder / "data")
+    pipeline.run_sft_stage(cfg, directory=folder / "sft", data=folder / "data")
     ppo_run.run_ppo(cfg)
     return folder
 
@@ -120,14 +120,14 @@ def test_sigterm_in_fine_tuning(base, whole, tmp_path, monkeypatch):
     cfg = small_config(base, tmp_path)
     for target, name, call in (
         (sft, "update", 1),
-        (sft_run, "world_model_check", 1),
+        (sft_probes, "world_model_check", 1),
         (sft, "update", 1),
     ):
         with monkeypatch.context() as patch:
             asking_at(patch, target, name, call)
             with pytest.raises(StopRequested):
-                sft_run.run_sft(cfg, directory=tmp_path / "sft", data=whole / "data")
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=whole / "data")
+                pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=whole / "data")
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=whole / "data")
     assert content(tmp_path / "sft") == content(whole / "sft")
 
 
@@ -170,7 +170,7 @@ def test_lines_that_a_checkpoint_counts_on_and_that_are_gone_are_named(
     if stage == "ppo":
         ppo_run.run_ppo(cfg)
     else:
-        sft_run.run_sft(cfg, directory=tmp_path / "sft", data=whole / "data")
+        pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=whole / "data")
     assert f"{stage}/metrics.jsonl has lost lines since global_step_4 was saved" in caplog.text
 
 
@@ -271,7 +271,7 @@ def test_fine_tuning_that_has_nothing_left_to_do_is_refused(base, whole, tmp_pat
         "sft.trainer.total_training_steps=2",
     )
     with pytest.raises(ConfigError, match="is at step 2 already, and training ends at step 2"):
-        sft_run.run_sft(cfg, data=whole / "data")
+        pipeline.run_sft_stage(cfg, data=whole / "data")
 
 
 def test_a_checkpoint_without_the_critic_that_is_needed_is_refused(base, tmp_path):
@@ -439,7 +439,7 @@ def test_ppo_does_not_go_on_from_another_model_and_sft_not_on_other_data(base, w
     other = small_config(base, tmp_path, "seed.train=4242")
     selfplay.run_self_play(other, directory=tmp_path / "data")
     with pytest.raises(ConfigError, match=r"seed\.train: 10000 → 4242"):
-        sft_run.run_sft(
+        pipeline.run_sft_stage(
             small_config(base, whole, *FOUR), directory=whole / "sft", data=tmp_path / "data"
         )
 

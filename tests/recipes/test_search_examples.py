@@ -22,7 +22,7 @@ from spa.formats.search import breadth_first, explore, score_search, write_searc
 from spa.models.build import load_template
 from spa.planning.dynamics import Simulator
 from spa.policies.scripted import ScriptedEngine
-from spa.recipes import evaluate, ppo_run, selfplay, setup, sft_run
+from spa.recipes import evaluate, pipeline, ppo_run, selfplay, setup
 from spa.recipes.policies import Target
 from spa.recipes.ppo_rollouts import make_batch
 from spa.training.batch import split_turns
@@ -233,7 +233,7 @@ def test_all_stages(method: str, tmp_path: Path):
     assert len(read_examples(data / "wm_val.parquet")) == 1
     summary = json.loads((data / "summary.json").read_text())
     assert summary["examples_train"] == 24 and summary["search"]["dynamics"] == "simulator"
-    tuned = sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    tuned = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/search/exact" in measured) == (method == "search_simulator")
     ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from spa.models.build import load_template
 from spa.prompts.template import appended, joined_borders
-from spa.recipes import selfplay, sft_run
+from spa.recipes import pipeline, selfplay
 from spa.recipes.setup import make_worker
 from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
@@ -60,7 +60,7 @@ def test_plain_transformers_read_from_the_checkpoint_what_was_trained(name, data
     )
     template = load_template(cfg, str(model))
     assert template.pinned
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     checkpoint = tmp_path / "sft" / "global_step_1"
     shutil.rmtree(model)  # whoever serves the checkpoint has nothing else
     plain = AutoTokenizer.from_pretrained(checkpoint)
@@ -90,7 +90,7 @@ def test_the_next_stage_prompts_as_the_one_before(data, tmp_path):
     model = save_styled("mistral_v03", tmp_path / "model")
     cfg = small_config(model, tmp_path, *LONG, "sft.trainer.total_training_steps=1")
     before = load_template(cfg, str(model))
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     after = load_template(cfg, str(tmp_path / "sft" / "global_step_1"))
     assert not after.pinned
     player = make_worker(cfg, before, mode="add_worldmodel")

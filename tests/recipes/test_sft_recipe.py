@@ -18,7 +18,7 @@ from spa.envs.eval_sets import eval_set_hashes
 from spa.errors import DataError, TrainingError
 from spa.models.load import load_policy, load_tokenizer
 from spa.prompts.template import ChatTemplate
-from spa.recipes import build, gate, selfplay, setup, sft, sft_run, sft_updates
+from spa.recipes import build, gate, pipeline, selfplay, setup, sft, sft_run, sft_updates
 from spa.rollout.loop import puzzle_hash
 from spa.run.checkpoint import load_state
 from spa.training.optim import Optimizer
@@ -39,7 +39,7 @@ def data(base, tmp_path_factory) -> Path:
 def four_steps(base, data, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of four steps."""
     folder = tmp_path_factory.mktemp("sft")
-    sft_run.run_sft(small_config(base, folder), directory=folder, data=data)
+    pipeline.run_sft_stage(small_config(base, folder), directory=folder, data=data)
     return folder
 
 
@@ -99,7 +99,7 @@ def test_puzzles_seen_in_training_are_counted_where_the_game_has_no_others(base,
     )
     cfg = small_config(base, tmp_path, *twelve, "generate.num_batches=16")
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     last = metrics(tmp_path / "sft")[-1]
     assert last["val/puzzles_seen"] == 4
     told = gate.judge(cfg, gate.measurements(tmp_path / "sft" / "metrics.jsonl")).text
@@ -196,14 +196,14 @@ def test_without_validation_rows_there_is_no_validation_loss(base, data, tmp_pat
     pq.write_table(train, tmp_path / "data" / selfplay.TRAIN_FILE)
     pq.write_table(val.slice(0, 0), tmp_path / "data" / selfplay.VAL_FILE)
     cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=2")
-    sft_run.run_sft(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=tmp_path / "data")
     last = metrics(tmp_path / "sft")[-1]
     assert "val/loss" not in last and "val/wm/obs_exact" in last
     assert "no validation example" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_model(base, data, four_steps, tmp_path):
-    sft_run.run_sft(small_config(base, tmp_path), directory=tmp_path, data=data)
+    pipeline.run_sft_stage(small_config(base, tmp_path), directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -222,9 +222,9 @@ def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(
 
         patch.setattr(sft, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            sft_run.run_sft(cfg, directory=tmp_path, data=data)
+            pipeline.run_sft_stage(cfg, directory=tmp_path, data=data)
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3]
-    sft_run.run_sft(cfg, directory=tmp_path, data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path, data=data)
     assert_same_run(tmp_path, four_steps)
 
 
@@ -286,7 +286,7 @@ def test_the_validation_loss_does_not_depend_on_the_cut(base, data, micro):
 def test_the_model_of_stage_two_may_be_another(base, data, four_steps, tmp_path):
     """`sft.model.partial_pretrain`, as in the original; the policy of PPO is named apart."""
     start = four_steps / "global_step_4"
-    sft_run.run_sft(
+    pipeline.run_sft_stage(
         small_config("none", tmp_path, f"sft.model.partial_pretrain={start}"),
         directory=tmp_path / "sft",
         data=data,
@@ -318,7 +318,7 @@ def test_an_epoch_has_as_many_steps_when_turns_are_merged(base, data, tmp_path):
             "sft.trainer.total_epochs=1",
             "sft.trainer.eval_episodes=0",
         )
-        sft_run.run_sft(cfg, directory=tmp_path / str(merge), data=data)
+        pipeline.run_sft_stage(cfg, directory=tmp_path / str(merge), data=data)
         counted[merge] = [line["train/examples"] for line in metrics(tmp_path / str(merge))]
     rows = len(rows_of(data)[0])
     assert sum(counted[True]) == sum(counted[False]) == rows
@@ -345,7 +345,7 @@ def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoin
         base, tmp_path, "sft.trainer.total_training_steps=9", "sft.trainer.eval_episodes=0"
     )
     with pytest.raises(TrainingError, match="NaN or infinite in 3 consecutive steps"):
-        sft_run.run_sft(cfg, directory=tmp_path, data=data)
+        pipeline.run_sft_stage(cfg, directory=tmp_path, data=data)
     lines = metrics(tmp_path)
     assert any(
         line["train/nonfinite_steps"] == 1 and not isinstance(line["train/loss"], float)
@@ -367,7 +367,9 @@ def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, co
     if content is not None:
         (tmp_path / "wm_train.parquet").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        sft_run.run_sft(small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path)
+        pipeline.run_sft_stage(
+            small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path
+        )
 
 
 def test_dropped_examples_are_counted(base, data, tmp_path, caplog):
@@ -397,7 +399,7 @@ def test_probes_that_cannot_be_played_do_not_end_the_fine_tuning(
 
     monkeypatch.setattr(setup.RolloutWorker, "rollout", down)
     cfg = small_config(base, tmp_path, "sft.trainer.total_training_steps=1")
-    assert sft_run.run_sft(cfg, directory=tmp_path / "sft", data=data).is_dir()
+    assert pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data).is_dir()
     assert "none of the held-out puzzles could be played: the server is down" in caplog.text
 
 

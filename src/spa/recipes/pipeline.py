@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spa.config.schema import Config
@@ -15,6 +16,7 @@ from spa.plugins import load_plugin, translated
 from spa.recipes import ppo_run, selfplay, sft_run
 from spa.recipes.gate import evaluate_gate, no_gate, stop_at_gate, write_gate
 from spa.recipes.rounds import Round, round_folders, rounds_of, write_rounds
+from spa.recipes.sft_probes import make_probe
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.checkpoint import find_checkpoint
 from spa.run.files import OLDER_COPIES
@@ -289,7 +291,10 @@ def run_sft_stage(
     with sft_run.open_stage(cfg, directory, fingerprint, again=again) as stage:
         if stage.result is not None:
             return stage.result
-        sft_run.fine_tune(cfg, stage, data, before=[done.data for done in rounds[:-1]])
+        probe = None
+        if cfg.sft.trainer.eval_episodes and from_game(cfg):
+            probe = partial(make_probe, cfg, data, [done.data for done in rounds[:-1]])
+        sft_run.fine_tune(cfg, stage, data, probe)
         # The verdict is written before `finish`: after a kill in between, the next start writes it
         # again without training.
         gate = evaluate_gate(cfg, directory) if from_game(cfg) else no_gate()

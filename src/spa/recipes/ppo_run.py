@@ -28,6 +28,7 @@ from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.stage import Stage
+from spa.run.trackers import trackers_of
 
 
 def run_ppo(
@@ -55,7 +56,7 @@ def run_ppo(
         keep=trainer.max_actor_ckpt_to_keep,
         resume_path=trainer.resume_from_path if trainer.resume_mode == "resume_path" else None,
         again=alone and trainer.resume_mode != "auto",
-        trackers=setup.trackers_of(cfg),
+        trackers=trackers_of(cfg),
     ) as stage:
         if stage.result is not None:
             return stage.result

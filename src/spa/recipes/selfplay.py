@@ -36,6 +36,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import SUMMARY, Manifest, batch_file, whole_batches
 from spa.run.stage import Stage
+from spa.run.trackers import trackers_of
 from spa.types import Episode, Metrics, SFTExample, StopReason
 from spa.worldmodel.examples import (
     by_reason,
@@ -95,7 +96,7 @@ def run_self_play(
     again = alone and cfg.trainer.resume_mode == "disable"
     source = source_of(cfg)
     first = first_batch if source.plays else 0
-    trackers = setup.trackers_of(cfg)
+    trackers = trackers_of(cfg)
     with Stage(cfg, out, known, first=first, again=again, trackers=trackers) as stage:
         if stage.result is not None:
             return stage.result

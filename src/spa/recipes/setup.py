@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from spa.config.schema import Config, GroupsConfig
-from spa.config.tree import to_plain
 from spa.custom_rewards import load_rewards
 from spa.distributed.world import current_world
 from spa.envs.eval_sets import eval_set_hashes
@@ -34,8 +33,6 @@ from spa.recipes.prompters import (
     require_state_value,
 )
 from spa.rollout.worker import RolloutWorker, first_group
-from spa.run.recorder import OpenTrackers
-from spa.run.trackers import trackers_named
 from spa.seeds import stream_seed
 from spa.types import SamplingParams
 
@@ -58,7 +55,6 @@ __all__ = [
     "selfplay_sampling",
     "shift_group",
     "taught_mode",
-    "trackers_of",
     "train_sampling",
     "val_sampling",
     "validation_hashes",
@@ -108,17 +104,6 @@ def make_worker(
         }
         if own_rewards
         else {},
-    )
-
-
-def trackers_of(cfg: Config) -> OpenTrackers:
-    """Return the function with which a `Stage` opens the configured trackers."""
-    trainer = cfg.trainer
-    return trackers_named(
-        trainer.logger,
-        project=trainer.project_name,
-        name=trainer.experiment_name,
-        samples=to_plain(trainer.generations_to_log_to_wandb),
     )
 
 

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,17 @@ class Probes:
     template: ChatTemplate
     specs: list[EpisodeSpec]
     seen: int | None
+
+
+def make_probe(
+    cfg: Config, data: Path | None, before: Sequence[Path], learner: Learner, recorder: Recorder
+) -> Callable[[int], Metrics]:
+    """Build the function that measures the learner at a step of SFT on `data`.
+
+    before: the data sets on which this model was fine-tuned in earlier rounds.
+    """
+    probes = find_probes(cfg, learner.template, data, before)
+    return partial(world_model_check, cfg, learner, probes, recorder)
 
 
 def find_probes(

@@ -1,7 +1,7 @@
-"""Build and run stage 2: the policy, the examples, the probes and the folder for `train_sft`."""
+"""Build stage 2: the policy, the examples and the folder for `train_sft`. `spa.recipes.pipeline` runs
+it, with the gate."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,23 @@ import torch
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.models.allocator import limit_kernel_caches
+from spa.models.build import pick_device
 from spa.prompts.template import ChatTemplate
-from spa.recipes import setup
 from spa.recipes.build import build_policy, check_optimizer, sft_optimizer, trainable
 from spa.recipes.sft import Learner, train_sft
-from spa.recipes.sft_probes import find_probes, world_model_check
 from spa.run.checkpoint import load_state
 from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import Manifest, result_of
+from spa.run.recorder import Recorder
 from spa.run.stage import Stage
+from spa.run.trackers import trackers_of
 from spa.training.update import MicroBatching
-from spa.worldmodel.sft_data import find_data, from_game, make_data
+from spa.types import Metrics
+from spa.worldmodel.sft_data import find_data, make_data
 
-
-def run_sft(cfg: Config, *, directory: Path | None = None, data: Path | None = None) -> Path:
-    """Fine-tune `sft.model.partial_pretrain` (by default `model_path`) on the data set; return the
-    last checkpoint. Does not evaluate the gate, which is part of the pipeline."""
-    out = directory or Path(cfg.sft.trainer.default_local_dir)
-    with open_stage(cfg, out, sft_fingerprint(cfg, data)) as stage:
-        if stage.result is not None:
-            return stage.result
-        fine_tune(cfg, stage, data)
-        return stage.finish()
+MakeProbe = Callable[[Learner, Recorder], Callable[[int], Metrics]]
+"""Builds the measurement that SFT makes of the model at validation, given the step."""
 
 
 def open_stage(
@@ -47,24 +41,20 @@ def open_stage(
         keep=trainer.keep,
         resume_path=trainer.resume_path,
         again=again,
-        trackers=setup.trackers_of(cfg),
+        trackers=trackers_of(cfg),
     )
 
 
-def fine_tune(cfg: Config, stage: Stage, data: Path | None, *, before: Sequence[Path] = ()) -> None:
-    """Load model and data set, and train.
-
-    before: the data sets on which this model was fine-tuned in earlier rounds.
-    """
+def fine_tune(
+    cfg: Config, stage: Stage, data: Path | None, make_probe: MakeProbe | None = None
+) -> None:
+    """Load `sft.model.partial_pretrain` (by default `model_path`) and the data set, and train."""
     limit_kernel_caches()
-    device = setup.pick_device(cfg)
+    device = pick_device(cfg)
     model, template = load_model(cfg, stage.resume_from, device)
     examples = make_data(cfg, template, data)
     learner = make_learner(cfg, model, template, examples.steps, stage.resume_from, device)
-    probe = None
-    if cfg.sft.trainer.eval_episodes and from_game(cfg):
-        probes = find_probes(cfg, template, data, before)
-        probe = partial(world_model_check, cfg, learner, probes, stage.recorder)
+    probe = make_probe(learner, stage.recorder) if make_probe else None
     train_sft(cfg, stage, learner, examples, probe)
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spa.config.schema import Config
+from spa.config.tree import to_plain
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
 from spa.plugins import load_plugin, plugins
@@ -44,6 +46,17 @@ def trackers() -> tuple[str, ...]:
     """Values of `trainer.logger`: the console and the trackers that packages register. The files
     are always written; "file" and "jsonl" are accepted and add nothing."""
     return ("console", *plugins("trackers"))
+
+
+def trackers_of(cfg: Config) -> OpenTrackers:
+    """Return the function with which a `Stage` opens the configured trackers."""
+    trainer = cfg.trainer
+    return trackers_named(
+        trainer.logger,
+        project=trainer.project_name,
+        name=trainer.experiment_name,
+        samples=to_plain(trainer.generations_to_log_to_wandb),
+    )
 
 
 def trackers_named(
