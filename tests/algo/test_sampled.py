@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from spa.algo.sampled import policy_logits, rollout_weights
+from spa.algo.losses import rollout_weights
+from spa.models.forward import policy_logits
 from spa.types import SamplingParams
 
 LOGITS = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]]))

@@ -4,12 +4,12 @@ import pytest
 import torch
 from helpers.families import small_model
 
-from spa.algo.sampled import policy_logits
 from spa.models import attention, forward
 from spa.models.forward import (
     Critic,
     common_prefix,
     micro_batches,
+    policy_logits,
     share_prefix,
     token_logprobs,
     token_values,

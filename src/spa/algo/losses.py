@@ -1,5 +1,5 @@
-"""The policy and value losses as weighted sums over tokens, the KL penalty and its controller, and
-the auxiliary world losses.
+"""The policy and value losses as weighted sums over tokens, the KL penalty and its controller, the
+auxiliary world losses, and the weights that correct for another sampler.
 
 Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed
 for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is split
@@ -18,12 +18,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from spa.algo.masked import masked_mean
 from spa.errors import ConfigError
 from spa.plugins import load_setting, settings_of
+from spa.types import Metrics
 
 LossAggMode = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+CorrectionLevel = Literal["off", "token", "sequence"]
+CorrectionMode = Literal["truncate", "mask"]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 Info = Mapping[str, Tensor]
 
@@ -404,3 +408,57 @@ def focus_weights(
     raw = torch.where(inside, 1 + beta * entropy / mean.clamp(min=1e-8), alpha) * mask
     # The mean weight stays 1, so that the learning rate keeps its meaning.
     return (raw * mask.sum() / raw.sum().clamp(min=1e-8)).float()
+
+
+def rollout_weights(
+    logprobs: Tensor,
+    sampler_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    level: CorrectionLevel,
+    mode: CorrectionMode,
+    cap: float,
+    floor: float,
+) -> tuple[Tensor | None, Metrics]:
+    """Importance weights of tokens that another sampler generated, for the policy loss.
+
+    The weight is w = exp(logprobs - sampler_logprobs) of the token or, with level `sequence`, the
+    product of w over all sampled tokens of the episode. Mode `truncate` uses min(w, cap) (truncated
+    importance sampling, as in verl's rollout correction); `mask` uses w inside [floor, cap] and 0
+    outside (IcePop).
+
+    Args:
+        logprobs: `[B, A]`, of the policy that is about to be updated.
+        sampler_logprobs: `[B, A]`, log-probs under the distribution that the engine sampled from.
+        mask: bool `[B, A]`, the sampled tokens.
+        level: whether a weight is computed per token or per sequence; off returns None instead of
+            weights, with metrics per token.
+        mode: truncate or mask extreme weights.
+        cap: the largest weight.
+        floor: the smallest weight that `mask` keeps.
+
+    Returns:
+        float32 `[B, A]`, 1 outside the mask, or None. Metrics over the mask: rollout/is_mean and is_max of w,
+        is_outside (share beyond cap, with `mask` also below floor), is_ess (effective sample size as a share).
+    """
+    difference = torch.where(mask, logprobs - sampler_logprobs, 0.0)
+    if level == "sequence":
+        # The ratio of an episode is the product of its tokens' ratios.
+        difference = difference.sum(dim=1, keepdim=True).expand_as(difference)
+    weights = torch.where(mask, difference.clamp(-20.0, 20.0).exp(), 1.0)
+    outside = weights > cap
+    if mode == "mask":
+        outside = outside | (weights < floor)
+    total = weights[mask].sum()
+    squares = weights[mask].square().sum()
+    metrics: Metrics = {
+        "rollout/is_mean": float(masked_mean(weights, mask)),
+        "rollout/is_max": float(weights[mask].max()) if mask.any() else 1.0,
+        "rollout/is_outside": float(masked_mean(outside.float(), mask)),
+        # (sum w)^2 / (n sum w^2): 1 for equal weights, 1 / n if one token has all the weight.
+        "rollout/is_ess": float(total.square() / (squares * mask.sum()).clamp(min=1e-12)),
+    }
+    if level == "off":
+        return None, metrics
+    weights = torch.where(outside, 0.0, weights) if mode == "mask" else weights.clamp(max=cap)
+    return torch.where(mask, weights, 1.0), metrics

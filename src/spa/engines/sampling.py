@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from spa.algo.sampled import policy_logits
+from spa.models.forward import policy_logits
 from spa.types import Prompt, SamplingParams
 
 DIRECT = 4096  # vocabularies up to this size are summed id by id

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from spa.algo.sampled import policy_logits
 from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
+from spa.models.forward import policy_logits
 from spa.models.vision import ImageReader
 from spa.types import Prompt, SamplingParams
 

@@ -1,5 +1,6 @@
-"""Log-probabilities, entropies and values of whole sequences without building [B, T, V], and PPO's
-critic, a causal LM's body with one value per token.
+"""Log-probabilities, entropies and values of whole sequences without building [B, T, V], the
+distribution that tokens are sampled from, and PPO's critic, a causal LM's body with one value per
+token.
 """
 
 import logging
@@ -14,7 +15,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from spa.algo.sampled import policy_logits
 from spa.models.attention import PACKED, attends_to_everything
 from spa.models.lora import save_model
 from spa.models.vision import RowImages, sees
@@ -160,6 +160,41 @@ def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     # Gemma 2 bounds its logits after the head, but only the head is called here.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     return torch.tanh(logits / softcap) * softcap if softcap else logits
+
+
+def policy_logits(
+    logits: torch.Tensor, sampling: SamplingParams, keep: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return logits `[N, V]` whose softmax is the distribution that `sampling` samples from.
+
+    Logits are divided by the temperature, then set to minus infinity outside the top-k set, and
+    then outside the smallest set whose mass reaches top_p. `keep` int64 `[N]` is one token per row
+    that is never excluded, so that a token sampled with other weights or in another precision has a
+    finite log-prob. For greedy sampling (temperature 0), which has no such distribution, the logits
+    are returned unchanged.
+    """
+    if sampling.temperature == 0:
+        return logits
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    kept = logits
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        # All ties with the k-th logit stay, since `topk` lists an arbitrary one of them.
+        kept = logits.masked_fill(logits < smallest, float("-inf"))
+    if sampling.top_p < 1:
+        ordered, order = kept.sort(dim=-1, descending=True)
+        probs = ordered.softmax(-1)
+        # Each token is judged by the mass before it, so that the token that crosses top_p is kept.
+        outside = probs.cumsum(-1) - probs >= sampling.top_p
+        kept = kept.masked_fill(
+            torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
+        )
+    # With the current weights, top_k or top_p may exclude the sampled token. It is kept, so that
+    # its log-prob is finite.
+    if keep is not None and kept is not logits:
+        kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
+    return kept
 
 
 def _chunk(

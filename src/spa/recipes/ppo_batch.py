@@ -10,9 +10,8 @@ import torch
 
 from spa.algo.advantages import length_weighted
 from spa.algo.filters import FILTERS, select_groups
-from spa.algo.losses import kl_in_reward, kl_penalty
+from spa.algo.losses import kl_in_reward, kl_penalty, rollout_weights
 from spa.algo.masked import explained_variance, masked_mean, mean_per_row, whiten
-from spa.algo.sampled import rollout_weights
 from spa.config.schema import Config
 from spa.errors import TrainingError
 from spa.recipes.ppo_models import Models, named_estimator
