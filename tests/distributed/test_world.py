@@ -10,8 +10,7 @@ from helpers.play import NoiseEngine, groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.distributed.replicas import Replica
-from spa.distributed.shards import decoder_layers
+from spa.distributed.replicas import Replica, decoder_layers
 from spa.distributed.world import ALONE, World, joined
 from spa.errors import ConfigError
 from spa.rollout.worker import ARRAYS, pack, unpack

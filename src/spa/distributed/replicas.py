@@ -1,18 +1,34 @@
-"""A model that all ranks train: replicated on each rank (DDP), or sharded (FSDP2).
+"""A model that all ranks train: replicated on each rank (DDP), or sharded (FSDP2, `fully_shard`).
 
 A computation is passed to `forward` as a function of the model, so that the model's collectives run
 around the whole computation, whichever layers it uses.
+
+With FSDP2, parameters, gradients and optimizer states are sharded over the ranks. Every decoder
+layer is gathered when it is needed and resharded afterwards. Engines and checkpoints get full
+weights, so that a checkpoint does not depend on the number of ranks that wrote it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from spa.distributed.world import ALONE, World
+from spa.errors import ConfigError
 
 
 class FunctionModule(nn.Module):
@@ -86,3 +102,135 @@ class Replicated(Replica):
         # Gradients are accumulated on this rank and sent with the last micro-batch.
         with nullcontext() if last else self._ddp.no_sync():
             return self._ddp(work, *args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Sharding options. group: number of ranks that share one copy of the model; -1 means all
+    ranks, fewer means hybrid sharding with several copies. reshard_after_forward: free gathered
+    parameters after the forward pass. offload: keep the shards in CPU memory. dtype: convert
+    gathered parameters to this dtype, and reduce gradients in float32; None keeps the dtype of the
+    weights for both."""
+
+    group: int = -1
+    reshard_after_forward: bool = True
+    offload: bool = False
+    dtype: torch.dtype | None = None
+
+
+class Sharded(Replica):
+    """A sharded model. keeps_whole: this rank also keeps a full copy, which `full_model`
+    updates."""
+
+    in_step = True
+
+    def __init__(
+        self, model: Any, world: World, sharding: Sharding, *, keeps_whole: bool = True
+    ) -> None:
+        super().__init__(model, world)
+        self._device = next(model.parameters()).device
+        # The copy is made before `fully_shard` turns the parameters into shards.
+        self._whole = copy.deepcopy(model).requires_grad_(False) if keeps_whole else None
+        # Prefix sharing would run each layer twice per forward pass, and only on some ranks. FSDP2
+        # gathers a layer once per backward pass, on all ranks together, so sharing is off.
+        model.shares_prefix = False
+        options: dict[str, Any] = {
+            "mesh": mesh_of(world, sharding.group, self._device.type),
+            "reshard_after_forward": sharding.reshard_after_forward,
+            "offload_policy": CPUOffloadPolicy(pin_memory=self._device.type == "cuda")
+            if sharding.offload
+            else OffloadPolicy(),
+        }
+        for layer in decoder_layers(model):
+            fully_shard(layer, mp_policy=_precision(sharding.dtype, cast_inputs=True), **options)
+        self._root: Any = FunctionModule(model)
+        # The root's inputs are ids, masks, log-probs and weights, which must keep their dtypes.
+        fully_shard(self._root, mp_policy=_precision(sharding.dtype, cast_inputs=False), **options)
+
+    def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
+        """Return `work(model, *args)`; shards are gathered as needed."""
+        return self._root(work, *args)
+
+    @torch.no_grad()
+    def full_model(self) -> Any:
+        """Update the full copy one parameter at a time and return it; None on a rank that keeps no
+        copy."""
+        # A forward pass may have left modules gathered, but parameters are read as shards below.
+        for module in self._root.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        targets = dict(self._whole.named_parameters()) if self._whole is not None else {}
+        for name, parameter in self.model.named_parameters():
+            # Frozen weights never change, so the copy already has them.
+            if parameter.requires_grad:
+                full = full_tensor(parameter, self._device)
+                if targets:
+                    targets[name].copy_(full)
+        return self._whole
+
+    def gathered(self, state: Any) -> Any:
+        """Return the state with full tensors, on the CPU of rank 0; other ranks get None in place
+        of each tensor."""
+        if isinstance(state, torch.Tensor):
+            full = full_tensor(state.detach(), self._device)
+            return full.cpu() if self.world.is_main else None
+        if isinstance(state, Mapping):
+            return {key: self.gathered(item) for key, item in state.items()}
+        if isinstance(state, list | tuple):
+            return [self.gathered(item) for item in state]
+        return state
+
+
+def _precision(dtype: torch.dtype | None, *, cast_inputs: bool) -> MixedPrecisionPolicy:
+    reduce = torch.float32 if dtype is not None else None
+    return MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=reduce, cast_forward_inputs=cast_inputs and bool(dtype)
+    )
+
+
+def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
+    """A device mesh of all ranks, or of replicas of `group` ranks each. Raises ConfigError if
+    `group` does not divide the number of ranks."""
+    if group in (-1, world.size):
+        return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
+    if group < 1 or world.size % group:
+        raise ConfigError(
+            f"fsdp_config.fsdp_size={group} does not divide {world.size} ranks; use a divisor, or -1 to "
+            "shard over all ranks"
+        )
+    return init_device_mesh(
+        device, (world.size // group, group), mesh_dim_names=("replicate", "shard")
+    )
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """A model's decoder layers: the modules that transformers lists in `_no_split_modules`."""
+    names = {
+        name
+        for module in model.modules()
+        for name in getattr(module, "_no_split_modules", None) or ()
+    }
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The full tensor of a value that may be sharded. Collective; shards on the CPU are sent via
+    `device`."""
+    if not isinstance(value, DTensor):
+        return value
+    moved: Any = value.to(device)
+    return moved.full_tensor()
+
+
+def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Shard `whole` like `parameter`; every rank has the full tensor and takes its own shard."""
+    # Adam's step counter is a scalar, not a shard.
+    if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
+        return whole
+    moved = whole.to(device=parameter.device, dtype=whole.dtype)
+    return distribute_tensor(moved, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def norm_of(value: torch.Tensor) -> float:
+    """A gradient norm as a number, whether it is sharded or not."""
+    return float(value.full_tensor() if isinstance(value, DTensor) else value)

@@ -10,8 +10,7 @@ from torch import nn
 
 from spa.config.schema import Config, CriticConfig, OptimConfig, SFTOptimConfig
 from spa.config.schema_models import Dtype, FSDPConfig, ModelConfig, Strategy
-from spa.distributed.replicas import Replica, Replicated
-from spa.distributed.shards import Sharded, Sharding
+from spa.distributed.replicas import Replica, Replicated, Sharded, Sharding
 from spa.distributed.world import current_world
 from spa.errors import ConfigError
 from spa.models.build import load_actor, make_trainable, pick_attention, pick_autocast

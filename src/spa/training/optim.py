@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spa.distributed.shards import like
+from spa.distributed.replicas import like
 
 
 class Optimizer:

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from spa.algo.losses import LossAggMode, auxiliary_weights, loss_units, loss_weights
-from spa.distributed.replicas import Replica
-from spa.distributed.shards import norm_of
+from spa.distributed.replicas import Replica, norm_of
 from spa.errors import TrainingError
 from spa.models.forward import (
     PLAIN,
