@@ -16,7 +16,7 @@ from spa.config.schema import Config
 from spa.envs.base import TextEnv
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
-from spa.evaluation.search import episode_scores
+from spa.evaluation.episode_metrics import episode_scores
 from spa.examples.search import fresh_puzzles, make_examples, questions
 from spa.examples.source import Puzzles
 from spa.formats.base import SearchScore

@@ -13,7 +13,7 @@ from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.frozen_lake import FrozenLake
 from spa.errors import ConfigError, DataError
-from spa.evaluation.search import episode_scores
+from spa.evaluation.episode_metrics import episode_scores
 from spa.examples.search import make_examples, of_other_puzzles
 from spa.examples.source import Puzzles
 from spa.formats.blocks import think_text

@@ -20,8 +20,8 @@ from spa.engines.base import Engine
 from spa.envs.eval_sets import EvalSet
 from spa.errors import ConfigError, ModelError
 from spa.evaluation.aggregate import KS, not_computed
+from spa.evaluation.episode_metrics import episode_scores
 from spa.evaluation.outcomes import Group, group_of
-from spa.evaluation.search import episode_scores
 from spa.install import versions
 from spa.models.allocator import release_memory
 from spa.models.load import BUILTIN

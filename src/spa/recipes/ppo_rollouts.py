@@ -10,7 +10,7 @@ from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 from spa.config.schema import Config
 from spa.engines.base import Engine
 from spa.envs.pool import EpisodeSpec
-from spa.evaluation.search import rollout_metrics
+from spa.evaluation.episode_metrics import rollout_metrics
 from spa.methods.context import Context, Replayed, annotate_all, stored_sequences
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup

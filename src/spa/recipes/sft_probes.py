@@ -12,8 +12,7 @@ import numpy as np
 from spa.config.schema import Config
 from spa.engines.factory import EngineRequest, engine_kind
 from spa.envs.pool import EpisodeSpec
-from spa.evaluation.episode_metrics import pooled_metrics
-from spa.evaluation.search import pooled_search_metrics
+from spa.evaluation.episode_metrics import pooled_metrics, pooled_search_metrics
 from spa.evaluation.text import on_puzzles
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
