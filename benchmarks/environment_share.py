@@ -22,7 +22,7 @@ import torch
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.envs.base import TextEnv
-from spa.recipes import ppo_batch, ppo_rollouts, ppo_updates, setup
+from spa.recipes import ppo_batch, ppo_rollouts, setup
 from spa.recipes.ppo_losses import ActorLoss
 from spa.recipes.ppo_run import load_models
 from spa.rollout import worker
@@ -120,9 +120,9 @@ def one_step(cfg: Config) -> dict[str, float]:
         loss = ActorLoss(actor, setup.train_sampling(cfg))
         update(
             models.actor,
-            ppo_updates.mini_batches(cfg, actor, ready, 1),
+            ppo_batch.mini_batches(cfg, actor, ready, 1),
             loss,
-            ppo_updates.training_cut(actor),
+            ppo_batch.training_cut(actor),
             models.device,
         )
         whole = time.process_time() - start

@@ -6,7 +6,7 @@ import torch
 from helpers.batches import plain_streams
 
 from spa.methods.replay import with_sequences
-from spa.recipes.ppo_updates import with_replayed
+from spa.recipes.ppo_batch import with_replayed
 from spa.types import PPOBatch
 
 

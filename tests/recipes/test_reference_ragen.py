@@ -14,10 +14,9 @@ from spa.algo.losses import KLController
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes import setup
-from spa.recipes.ppo_batch import add_advantages, filter_groups, score
+from spa.recipes.ppo_batch import add_advantages, filter_groups, micro_batching, score
 from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.recipes.ppo_rollouts import normalized
-from spa.recipes.ppo_updates import micro_batching
 from spa.training.optim import make_optimizer
 from spa.training.update import Scorer, Trainable, mini_batch, update
 from spa.types import EpisodeBatch, Metrics

@@ -2,7 +2,7 @@
 
 One step: play, filter groups by reward variance, score, estimate advantages, let the methods
 annotate, update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch`
-(advantages) and `ppo_updates` (mini-batches); `ppo_run` loads the models and builds the rollouts.
+(advantages, mini-batches); `ppo_run` loads the models and builds the rollouts.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,18 @@ from typing import Protocol
 
 from spa.config.schema import Config
 from spa.models.allocator import release_memory
-from spa.recipes.ppo_batch import add_advantages, check_sampler, filter_groups, score
+from spa.recipes.ppo_batch import (
+    add_advantages,
+    check_sampler,
+    filter_groups,
+    mini_batches,
+    prefixed,
+    score,
+    training_cut,
+)
 from spa.recipes.ppo_health import empty_steps, warn_of_health
 from spa.recipes.ppo_losses import ActorLoss, CriticLoss
 from spa.recipes.ppo_models import Models
-from spa.recipes.ppo_updates import mini_batches, prefixed, training_cut
 from spa.run.stage import Stage
 from spa.training.batch import token_scores
 from spa.training.update import update

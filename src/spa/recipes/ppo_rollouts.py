@@ -14,9 +14,8 @@ from spa.evaluation.episode_metrics import rollout_metrics
 from spa.methods.context import Context, Replayed, annotate_all, stored_sequences
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
-from spa.recipes.ppo_batch import last_turn_ends
+from spa.recipes.ppo_batch import last_turn_ends, scoring
 from spa.recipes.ppo_models import Models, named_estimator
-from spa.recipes.ppo_updates import scoring
 from spa.run.stage import Stage
 from spa.training.batch import batch_episodes, is_trainable
 from spa.training.loss_masks import loss_masks
