@@ -24,9 +24,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from spa import cli
 from spa.config.fields import Key, flatten
 from spa.config.load import load_config
-from spa.config.schema import Config
+from spa.config.schema import Config, schema_keys, to_plain
 from spa.config.stages import stages_of, values_of
-from spa.config.tree import schema_keys, to_plain
 from spa.errors import ConfigError
 from spa.models.precision import precision_of, with_precision
 from spa.run import manifest

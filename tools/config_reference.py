@@ -11,9 +11,8 @@ from metric_reference import metrics_page
 
 from spa.config.fields import Key, flatten
 from spa.config.load import PARTS, config_names, load_config, shipped
-from spa.config.schema import Config
+from spa.config.schema import Config, field_types, schema_keys, to_plain, type_name
 from spa.config.stages import STAGES, stages_of
-from spa.config.tree import field_types, schema_keys, to_plain, type_name
 from spa.tables import Table
 from spa_original import compat
 

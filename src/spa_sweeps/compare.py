@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.load import choices
-from spa.config.schema import Config
-from spa.config.tree import schema_keys, to_yaml
+from spa.config.schema import Config, schema_keys, to_yaml
 from spa.errors import ConfigError
 from spa.examples.source import source_of
 from spa.run.files import read_object, write_atomic

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spa.cli import execute
-from spa.config.tree import schema_keys
+from spa.config.schema import schema_keys
 from spa_bench.diagnose.rules import failed_gate, ranked, unchecked
 
 RECORDED = Path(__file__).parents[1] / "golden" / "metrics"

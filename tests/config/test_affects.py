@@ -12,9 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from spa.config.fields import Affects, Key
 from spa.config.load import load_config
-from spa.config.schema import APIModelConfig, Config
+from spa.config.schema import APIModelConfig, Config, schema_keys
 from spa.config.stages import SECTIONS, STAGES, stages_of
-from spa.config.tree import schema_keys
 from spa.run.fingerprint import Fingerprint, differences, numerical_differences
 from spa.run.hashing import fingerprint_of, stage_fingerprint
 

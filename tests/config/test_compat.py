@@ -5,7 +5,7 @@ import yaml
 
 from spa.config.fields import flatten
 from spa.config.load import config_names, load_config
-from spa.config.tree import schema_keys, to_plain
+from spa.config.schema import schema_keys, to_plain
 from spa.errors import ConfigError
 from spa_original import compat
 from spa_original.compat import original_keys

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spa.config.load import load_config
-from spa.config.tree import schema_keys
+from spa.config.schema import schema_keys
 from spa.errors import ConfigError
 
 ERRORS = [

@@ -6,7 +6,7 @@ import pytest
 
 from spa.config.hardware import clamp_to_hardware, default_threads
 from spa.config.load import load_config
-from spa.config.tree import to_plain
+from spa.config.schema import to_plain
 from spa.engines.factory import engine_name
 
 

@@ -12,8 +12,7 @@ import yaml
 
 from spa.config.fields import flatten
 from spa.config.load import PARTS, config_names, load_config
-from spa.config.schema import ActorConfig, Config, OptimConfig
-from spa.config.tree import to_plain, to_yaml
+from spa.config.schema import ActorConfig, Config, OptimConfig, to_plain, to_yaml
 from spa.errors import ConfigError
 
 

@@ -13,8 +13,7 @@ from helpers.runs import SMALL
 
 from spa import cli
 from spa.config.fields import flatten
-from spa.config.schema import TrainerConfig
-from spa.config.tree import to_plain
+from spa.config.schema import TrainerConfig, to_plain
 from spa.errors import ConfigError, SpaError, TrainingError
 from spa.evaluation.passk import outcomes
 from spa.formats.base import CONTROLS

@@ -8,7 +8,7 @@ import pytest
 from helpers.families import small_model
 
 from spa.config.load import load_config
-from spa.config.tree import to_yaml
+from spa.config.schema import to_yaml
 from spa.models.precision import KEYS, precision_of, processor_feature, with_precision
 
 HUB = "owner/a-model-of-135M-parameters"

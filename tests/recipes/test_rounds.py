@@ -9,7 +9,7 @@ import pytest
 import yaml
 from helpers.runs import small_config
 
-from spa.config.tree import to_plain
+from spa.config.schema import to_plain
 from spa.errors import ConfigError, ModelError
 from spa.launch.job import Job, lost_episodes
 from spa.models.precision import KEYS, precision_of, with_precision

@@ -53,7 +53,7 @@ def mutated(
 def config(siege: Siege, cases: int) -> None:
     """Configurations by a grammar: each loads, or is refused in one message."""
     from spa.config.load import load_config
-    from spa.config.tree import schema_keys
+    from spa.config.schema import schema_keys
     from spa.errors import SpaError
 
     rng = siege.rng("config")

@@ -54,7 +54,7 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 def show(options: argparse.Namespace) -> int:
     """Print the resolved YAML of a configuration. Raises ConfigError."""
     from spa.config.load import load_config
-    from spa.config.tree import to_yaml
+    from spa.config.schema import to_yaml
 
     sys.stdout.write(to_yaml(load_config(options.name, options.overrides)))
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spa.config.fields import Invalid, flatten
-from spa.config.tree import schema_keys
+from spa.config.schema import schema_keys
 
 WORDS = {
     "dataclass_type": "a section with keys",

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from spa.config.fields import Key, flatten
-from spa.config.schema import APIModelConfig, Config, EnvSpec
-from spa.config.tree import schema_keys, to_plain
+from spa.config.schema import APIModelConfig, Config, EnvSpec, schema_keys, to_plain
 from spa.plugins import example_source
 
 StageName = Literal["selfplay", "sft", "ppo", "eval"]

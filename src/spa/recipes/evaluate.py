@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spa.config.schema import Config
-from spa.config.tree import to_yaml
+from spa.config.schema import Config, to_yaml
 from spa.engines.base import Engine
 from spa.envs.eval_sets import EvalSet
 from spa.errors import ConfigError, ModelError

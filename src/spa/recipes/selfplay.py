@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from spa.config.schema import Config
-from spa.config.tree import to_yaml
+from spa.config.schema import Config, to_yaml
 from spa.distributed.world import current_world
 from spa.engines.factory import RANDOM, PlayingEngine, make_engine
 from spa.errors import DataError

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spa.config.schema import Config
-from spa.config.tree import to_plain
+from spa.config.schema import Config, to_plain
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
 from spa.plugins import load_plugin, plugins
