@@ -12,11 +12,10 @@ import common
 import numpy as np
 import torch
 
-from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import ModelError
 from spa.models.forward import token_logprobs
-from spa.types import Completion, Prompt, SamplingParams
+from spa.types import Completion, Engine, Prompt, SamplingParams
 from spa_engines.vllm import VllmEngine
 
 ROWS, PROMPT, NEW = 256, 900, 400

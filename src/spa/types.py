@@ -1,4 +1,4 @@
-"""Dataclasses that several packages share.
+"""Dataclasses that several packages share, and the protocol of engines.
 
 Shape letters: B sequences, T tokens, A = T - 1 predictions, L sampled tokens of one response, G
 groups, K members per group.
@@ -14,7 +14,8 @@ import base64
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -103,6 +104,27 @@ class Completion:
     version: int = 0  # version of the weights that produced it
     forced: int = 0  # number of leading ids that were given to the engine; it sampled the others
     error: Exception | None = None  # error of the environment, if a policy or planner called it
+
+
+class Engine(Protocol):
+    """The protocol that every engine follows: prompts in, completions out."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
+        """Return one completion per prompt, in the same order."""
+        ...
+
+    def load_weights(self, model: torch.nn.Module | Path, *, version: int) -> None:
+        """Use the weights of `model` (a module or a checkpoint folder) from now on, and drop all
+        caches computed with the old weights. `version` is stored in later completions."""
+        ...
+
+    def forget(self, episode_ids: Sequence[str]) -> None:
+        """Drop the caches of finished episodes."""
+        ...
+
+    def close(self) -> None:
+        """Release memory, processes and connections."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.engines.local import LocalEngine
 from spa.errors import DataError, ModelError
 from spa.formats.registry import format_of
@@ -26,7 +25,7 @@ from spa.recipes.evaluate_scores import settings
 from spa.recipes.policies import Target, behind_api, open_target, training_hashes
 from spa.run.progress import ProgressLine
 from spa.seeds import stream_seed
-from spa.types import SamplingParams
+from spa.types import Engine, SamplingParams
 from spa.worldmodel.accuracy import is_exact
 from spa_measurements.accuracy import Asked, prediction_report, rollout_report
 from spa_measurements.likelihood import (

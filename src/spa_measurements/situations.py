@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv, look_as_mover
 from spa.envs.branch import execute
 from spa.envs.shown import Shown
@@ -16,7 +15,7 @@ from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed
-from spa.types import Message, ParsedResponse, Prompt, SamplingParams
+from spa.types import Engine, Message, ParsedResponse, Prompt, SamplingParams
 
 MakeEnv = Callable[[str], TextEnv]
 NOISES = 16  # random outcomes for each half of the estimate in `ceiling`

@@ -11,7 +11,6 @@ from spa.api.playing import Model, open_config
 from spa.api.settings import Overrides, as_list
 from spa.config.load import spread_groups
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.envs.eval_sets import SAMPLES, EvalSet
 from spa.errors import ConfigError
 from spa.evaluation.statistics import Interval
@@ -21,6 +20,7 @@ from spa.policies.named import policy_names
 from spa.prompts.template import ChatTemplate
 from spa.recipes import evaluate as recipe
 from spa.recipes.policies import Target, find_target, slug
+from spa.types import Engine
 
 if TYPE_CHECKING:
     from spa.api.runs import Run

@@ -13,7 +13,6 @@ from spa.api.settings import Overrides, as_texts
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.custom_rewards import load_rewards, with_rewards
-from spa.engines.base import Engine
 from spa.envs.pool import EpisodeSpec
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, EnvFault
@@ -25,7 +24,7 @@ from spa.recipes.policies import API, Target, behind_api, engine_of, find_target
 from spa.recipes.prompters import make_prompter
 from spa.rollout.loop import check_room, collect
 from spa.seeds import stream_seed
-from spa.types import Episode
+from spa.types import Engine, Episode
 
 if TYPE_CHECKING:
     from spa.api.runs import Run

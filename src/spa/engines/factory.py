@@ -13,10 +13,10 @@ import torch
 
 from spa.config.hardware import clamp_to_hardware
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.errors import ConfigError
 from spa.plugins import defined_in, load_plugin, load_setting, plugins
 from spa.prompts.template import ChatTemplate
+from spa.types import Engine
 
 log = logging.getLogger(__name__)
 

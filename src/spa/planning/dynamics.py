@@ -8,14 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.formats.base import WrittenFormat
 from spa.formats.search import GOAL, Successor, Transitions
 from spa.planning.moves import answer_tokens, move_question
 from spa.prompts.template import ChatTemplate
-from spa.types import Message, Prompt, SamplingParams
+from spa.types import Engine, Message, Prompt, SamplingParams
 
 Successors = tuple[Successor, ...]
 

@@ -22,7 +22,6 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from spa.engines.base import Engine
 from spa.envs.base import StateText, TextEnv
 from spa.formats.registry import parse_response
 from spa.models.allocator import release_memory
@@ -30,7 +29,7 @@ from spa.planning.node import GOAL, NO_STATE, Expansion, Node, Outcome, Tree, sa
 from spa.prompts.render import STATE
 from spa.prompts.template import ChatTemplate
 from spa.seeds import derange, stream, stream_seed
-from spa.types import Completion, Message, ParsedResponse, Prompt, SamplingParams
+from spa.types import Completion, Engine, Message, ParsedResponse, Prompt, SamplingParams
 
 
 def elsewhere(

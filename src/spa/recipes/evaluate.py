@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config, to_yaml
-from spa.engines.base import Engine
 from spa.envs.eval_sets import EvalSet
 from spa.errors import ConfigError, ModelError
 from spa.evaluation.aggregate import KS, not_computed
@@ -42,7 +41,7 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import fingerprint_of
 from spa.run.progress import ProgressLine
 from spa.run.watchdog import Watchdog
-from spa.types import Episode, tokens_in
+from spa.types import Engine, Episode, tokens_in
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from spa.config.schema import Config, ImagineConfig
-from spa.engines.base import Engine
 from spa.engines.factory import PlayingEngine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
@@ -16,6 +15,7 @@ from spa.plugins import defined_in
 from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.run.files import dump_line, end_last_line, read_lines
+from spa.types import Engine
 
 IMAGINED = "imagined"
 """Folder for the planner's records, one file per batch, inside the folder of self-play."""

@@ -15,7 +15,6 @@ import yaml
 from spa.config.fields import flatten
 from spa.config.schema import Config
 from spa.engines import factory
-from spa.engines.base import Engine
 from spa.errors import ModelError
 from spa.models.load import BUILTIN
 from spa.models.precision import precision_of, with_precision
@@ -24,6 +23,7 @@ from spa.prompts.template import ChatTemplate
 from spa.recipes import setup
 from spa.run.checkpoint import checkpoints_in, find_checkpoint, latest_checkpoint
 from spa.run.manifest import result_of
+from spa.types import Engine
 from spa.worldmodel.parquet import TRAIN_FILE, VAL_FILE
 
 API = "api"

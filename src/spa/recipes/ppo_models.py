@@ -9,11 +9,10 @@ from spa.algo.estimators import Estimator, estimator_named
 from spa.algo.health import Health
 from spa.algo.losses import KLController
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.errors import ConfigError
 from spa.run.stage import Snapshot
 from spa.training.update import Scorer, Trainable
-from spa.types import SamplingParams
+from spa.types import Engine, SamplingParams
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,6 @@ import torch
 
 from spa.algo.reward_normalization import normalize_rewards, normalize_scores
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.envs.pool import EpisodeSpec
 from spa.evaluation.episode_metrics import rollout_metrics
 from spa.methods.context import Context, Replayed, annotate_all, stored_sequences
@@ -20,7 +19,7 @@ from spa.run.stage import Stage
 from spa.training.batch import batch_episodes, is_trainable
 from spa.training.loss_masks import loss_masks
 from spa.training.update import score_entropies
-from spa.types import Episode, EpisodeBatch, Metrics, PPOBatch
+from spa.types import Engine, Episode, EpisodeBatch, Metrics, PPOBatch
 from spa.worldmodel.accuracy import with_world_model_reward
 
 

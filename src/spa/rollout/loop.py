@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import (
     SLOW,
@@ -33,7 +32,7 @@ from spa.prompts.template_parts import TemplateFault
 from spa.rollout.episode_builder import EpisodeBuilder
 from spa.run import watchdog
 from spa.seeds import stream
-from spa.types import Completion, Episode, SamplingParams, StopReason
+from spa.types import Completion, Engine, Episode, SamplingParams, StopReason
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ import numpy as np
 from spa.config.schema import EnvSpec
 from spa.custom_rewards import WeightedReward, with_rewards
 from spa.distributed.world import ALONE, World
-from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.envs.limits import MAKING_S, SLOW, EnvCrash, EnvFault, LostEpisodes, boundary, making_s
 from spa.envs.pool import EpisodeSpec
@@ -25,7 +24,7 @@ from spa.prompts.render import Prompter
 from spa.prompts.template import ChatTemplate
 from spa.rollout.loop import check_room, collect, puzzle_hash
 from spa.run import watchdog
-from spa.types import Episode, SamplingParams
+from spa.types import Engine, Episode, SamplingParams
 
 ARRAYS = {
     "token_ids": np.int32,

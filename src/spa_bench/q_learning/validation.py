@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from spa.config.schema import Config
-from spa.engines.base import Engine
 from spa.envs.base import TextEnv
 from spa.errors import ConfigError
 from spa.recipes import setup
 from spa.seeds import stream
+from spa.types import Engine
 from spa_bench.q_learning.scout import STEPS, Scout, Values, learn, require_copies, table_engine
 
 OTHER = "on other puzzles"
