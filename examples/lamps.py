@@ -9,8 +9,7 @@ spa run lamps.yaml                                 self-play, fine-tuning and PP
 
 from typing import Any
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import label_space
+from spa.envs.base import StateText, TextEnv, label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 

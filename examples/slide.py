@@ -10,8 +10,7 @@ spa run slide.yaml                        SFT on searches over the model's own p
 import re
 from typing import Any
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.base import StateText, TextEnv, action_index, label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 

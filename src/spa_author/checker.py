@@ -17,9 +17,8 @@ from typing import Any
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
-from spa.envs.base import StateText, TextEnv, look_as_mover
+from spa.envs.base import StateText, TextEnv, look_as_mover, require_labels
 from spa.envs.branch import Past, branch
-from spa.envs.labels import require_labels
 from spa.envs.limits import EnvFault, TimedOut, time_limit
 from spa.envs.options import STATE_TEXTS
 from spa.errors import ConfigError

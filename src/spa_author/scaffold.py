@@ -18,8 +18,7 @@ MODULE = Template('''"""$title: walk along a corridor to the door. Replace the g
 
 from typing import Any
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.base import StateText, TextEnv, action_index, label_space
 from spa.envs.spaces import text_space
 from spa.seeds import stream
 

@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 from spa.envs import coords
-from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.base import Action, StateText, TextEnv, action_index, label_space
 from spa.envs.options import Noise, require_choice, require_int, require_rate, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError

@@ -6,10 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 from spa import seeds
-from spa.envs.base import Action, StateText
+from spa.envs.base import Action, StateText, action_index
 from spa.envs.frozen_lake import SYMBOLS, FrozenLake
 from spa.envs.frozen_lake_maps import Lake
-from spa.envs.labels import action_index
 from spa.envs.options import require_int, require_rate, reset_seeds, shuffled, uniforms
 from spa.errors import ConfigError
 

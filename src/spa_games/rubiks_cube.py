@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from spa.envs.base import Action, StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.base import Action, StateText, TextEnv, action_index, label_space
 from spa.envs.options import require_int, reset_seeds, uniforms
 from spa.envs.spaces import text_space
 from spa.seeds import stream

@@ -7,9 +7,8 @@ from typing import Any
 
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, PushPuzzle, StateText
+from spa.envs.base import Action, PushPuzzle, StateText, action_index
 from spa.envs.grids import GridGame
-from spa.envs.labels import action_index
 from spa.envs.options import require_int, reset_seeds
 from spa.envs.reference import reference_success
 from spa.envs.spaces import text_space

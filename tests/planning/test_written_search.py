@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from spa.envs.base import find_label
 from spa.envs.frozen_lake import FrozenLake
-from spa.envs.labels import find_label
 from spa.envs.registry import make_env
 from spa.formats.base import FAILURES, SearchScore, search_metrics
 from spa.formats.blocks import think_text

@@ -8,11 +8,10 @@ from typing import Any
 
 from spa import seeds
 from spa.envs import coords
-from spa.envs.base import Action, StateText
+from spa.envs.base import Action, StateText, action_index
 from spa.envs.boards import board_lines
 from spa.envs.frozen_lake_maps import TURNS, Lake, generate_lake, moves
 from spa.envs.grids import GridGame
-from spa.envs.labels import action_index
 from spa.envs.options import Noise, require_bool, require_int, require_rate, reset_seeds
 from spa.envs.solvers.frozen_lake import best_turn, shortest_path, values
 from spa.envs.spaces import text_space

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import label_space
+from spa.envs.base import StateText, TextEnv, label_space
 from spa.envs.options import choose_state_text, read_actions, read_symbols
 from spa.envs.sprites import picture
 

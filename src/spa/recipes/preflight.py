@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.engines.factory import engine_name
-from spa.envs.base import TextEnv
-from spa.envs.labels import require_labels
+from spa.envs.base import TextEnv, require_labels
 from spa.errors import ConfigError, DataError, ModelError, SpaError
 from spa.examples.source import source_of
 from spa.models.build import check_context, load_template

@@ -11,8 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import action_index, label_space, require_labels
+from spa.envs.base import StateText, TextEnv, action_index, label_space, require_labels
 from spa.envs.options import require_choice, reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError

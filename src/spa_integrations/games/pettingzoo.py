@@ -8,8 +8,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from spa.envs.base import StateText, TextEnv
-from spa.envs.labels import action_index, label_space
+from spa.envs.base import StateText, TextEnv, action_index, label_space
 from spa.envs.options import reset_seeds
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
