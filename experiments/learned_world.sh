@@ -1,50 +1,72 @@
 #!/usr/bin/env bash
-# One arm on a board that must be learned, on one core: examples, SFT, evaluation of success by sampling and greedily.
-#   experiments/learned_world.sh PRESET ARM SEED [KEY=VALUE...]
-# PRESET: smol_hidden_lake and others whose examples are written searches. ARM: a method of `spa compare`, or other_world:
-# `search_model` on single moves and searches of the lake's next world, played in the lake itself.
+# One arm on a board that must be learned, on one core: single moves, examples, SFT, evaluation by sampling and greedily.
+#   MOVES=true|permuted|none|WORLD experiments/learned_world.sh PRESET ARM SEED [KEY=VALUE...]
+# PRESET: smol_hidden_lake and others whose examples are written searches. ARM: a method of `spa compare`; the examples of
+# `search_model` follow from the model's own moves, those of the others from copies of the game.
+# MOVES: the single moves on which the model is fine-tuned first. true (default): random play. permuted: the same questions,
+# with next states permuted among them. none: it starts from the preset's model. WORLD: random play in the hidden lake's
+# world of that number. Arms with the same moves start from the same checkpoint, and train on the same puzzles.
 # Run it again to resume. RUNS is the folder of the runs (default: runs/learned-world), EPOCHS the passes over the examples
-# (default: 1), EVAL_SET=NAME opens the evaluation set of the board instead of playing 256 development puzzles.
+# (default: 1), PUZZLES the development puzzles (default: 256). EVAL_SET=NAME opens an evaluation set in place of them.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 preset=$1 arm=$2 seed=$3
 shift 3
 python=${PYTHON:-.venv/bin/python}
-epochs=${EPOCHS:-1}
-name=$preset-$arm-$epochs-$seed
-folder=${RUNS:-runs/learned-world}/$name
+moves=${MOVES:-true} epochs=${EPOCHS:-1} puzzles=${PUZZLES:-256}
+runs=${RUNS:-runs/learned-world}
 results=${RESULTS:-runs/results/learned-world}
+name=$preset-$arm-$moves-$epochs-$seed
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 source "$here/methods.sh"
-method=$arm
-if [ "$arm" = other_world ]; then method=search_model; fi
-found=$(overrides_of "$method")
-mapfile -t settings <<< "$found"
-settings+=(
+# The seed of the development puzzles is that of the reference policies. Training leaves these puzzles out.
+common=(
   "seed.train=$((70000 + 1000000 * seed))"
-  "seed.val=$((9000000 + 100000 * seed))"
+  seed.val=300000
   "sft.trainer.seed=$seed"
-  es_manager.val.env_groups=256
-  "trainer.run_dir=$folder"
+  "es_manager.val.env_groups=$puzzles"
   sft.trainer.save_freq=10
   "$@"
 )
-# The steps of one pass over the examples are the preset's.
-steps=$("$python" -c "
-from spa.config.load import load_config
-print(load_config('$preset').sft.trainer.total_training_steps)")
-if [ "$arm" = other_world ]; then
-  settings+=(
-    'custom_envs.OtherWorld={env_type: hidden_dynamics_lake, env_config: {min_moves: 3, world: 1}, max_actions_per_traj: 6}'
-    'es_manager.train.env_configs.tags=[OtherWorld]'
-  )
+found=$(overrides_of "$arm")
+mapfile -t method <<< "$found"
+settings=("${common[@]}" "${method[@]}" generate.rounds=1)
+
+if [ "$moves" != none ]; then
+  first=$runs/$preset-moves-$moves-$seed
+  data=$first/data
+  found=$(overrides_of search_model)
+  mapfile -t rounds <<< "$found"
+  if [[ $moves =~ ^[0-9]+$ ]]; then
+    rounds+=(
+      "custom_envs.OtherWorld={env_type: hidden_dynamics_lake, env_config: {min_moves: 3, world: $moves}, max_actions_per_traj: 6}"
+      'es_manager.train.env_configs.tags=[OtherWorld]'
+    )
+  fi
+  one=("$python" -m spa run "$preset" "${common[@]}" "${rounds[@]}")
+  if [ "$moves" = permuted ]; then data=$runs/$preset-moves-true-$seed/data; fi
+  # A stage alone belongs to the first round: the single moves.
+  "${one[@]}" --stages selfplay "generate.output_dir=$data"
+  files=()
+  if [ "$moves" = permuted ]; then
+    "$python" "$here/permuted_moves.py" "$data" "$first/permuted" "$seed"
+    files=("sft.data.train_files=$first/permuted/wm_train.parquet" "sft.data.val_files=$first/permuted/wm_val.parquet")
+  fi
+  "${one[@]}" --stages sft "generate.output_dir=$data" "trainer.run_dir=$first" "${files[@]}"
+  model=$(ls -d "$first"/sft/global_step_* | sort -V | tail -n 1)
+  settings+=("model_path=$model" "sft.model.partial_pretrain=$model")
 fi
+
+steps=$("$python" -c "
+import sys
+from spa.config.load import load_config
+print(load_config('$preset', sys.argv[1:]).sft.trainer.total_training_steps)" "${settings[@]}")
+settings+=("trainer.run_dir=$runs/$name")
 mkdir -p "$results"
-run=("$python" -m spa run "$preset" --stages selfplay,sft "${settings[@]}" "sft.trainer.total_training_steps=$((steps * epochs))")
-"${run[@]}"
-sft=$folder/sft
-played=(--puzzles 256)
+"$python" -m spa run "$preset" --stages selfplay,sft "${settings[@]}" "sft.trainer.total_training_steps=$((steps * epochs))"
+sft=$runs/$name/sft
+played=(--puzzles "$puzzles")
 if [ -n "${EVAL_SET:-}" ]; then played=(--eval-set "$EVAL_SET"); fi
 "$python" -m spa eval "$sft" --config "$preset" "${settings[@]}" "${played[@]}" --samples 2 --output "$results/$name-sampled.json"
 "$python" -m spa eval "$sft" --config "$preset" "${settings[@]}" "${played[@]}" --samples 1 \
