@@ -25,7 +25,7 @@ from spa.examples.moves import moves_config
 from spa.examples.source import Puzzles, source_of
 from spa.formats.base import ResponseFormat
 from spa.formats.registry import format_of
-from spa.formats.search import GOAL, Successor, breadth_first, explore
+from spa.formats.search import GOAL, Successor, breadth_first, explore, state_of
 from spa.models.build import is_tiny
 from spa.planning.dynamics import LearnedMoves, Puzzle
 from spa.planning.moves import PREFILL, leaves_out_actions, readable_modes
@@ -384,7 +384,10 @@ class Plans:
         random."""
         key = env.state_key()
         assert key is not None
-        costs = {name: self._cost(after, outcome) for name, after, outcome in self.successors(key)}
+        costs = {
+            name: self._cost(state_of(target), outcome)
+            for name, target, outcome in self.successors(key)
+        }
         best = [name for name, cost in costs.items() if cost == min(costs.values())]
         return best[int(rng.integers(len(best)))] if best else None
 

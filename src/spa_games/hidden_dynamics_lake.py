@@ -137,11 +137,28 @@ class HiddenDynamicsLake(FrozenLake):
 
     def _lead(self, turn: int, cell: int) -> int:
         landed = self._tables[turn][cell]
-        push = self._pushes[LETTERS.index(self.letters[landed])]
+        push = self._push(cell, landed)
+        return landed if push is None else self._tables[push][landed]
+
+    def _push(self, cell: int, landed: int) -> int | None:
+        """The push of a player who moves from a cell to the cell `landed`; None if there is none."""
         # A player who is stopped by the border has not arrived on a cell.
-        if landed == cell or landed in self._ends or push is None:
-            return landed
-        return self._tables[push][landed]
+        if landed == cell or landed in self._ends:
+            return None
+        return self._pushes[LETTERS.index(self.letters[landed])]
+
+    def way(self, key: str, action: str) -> str:
+        """The cell from which a letter pushes the player, with the letter. Without it a model would
+        have to look the letter up by a cell that is written nowhere."""
+        index = action_index(self.to_action(action), self._labels)
+        row, col = divmod(int(key), 10)
+        cell = row * self.size + col
+        if index is None or cell in self._ends:
+            return ""
+        landed = self._tables[self._effects[index]][cell]
+        if self._push(cell, landed) is None:
+            return ""
+        return f"{self._key(landed)}{self.letters[landed]}"
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Make one move. An unknown action is invalid and changes nothing."""

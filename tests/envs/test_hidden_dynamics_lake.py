@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 from contract import check_contract
 
-from spa.formats.search import explore
-from spa.planning.moves import readable_modes
+from spa.formats.search import breadth_first, explore, score_search, write_search
+from spa.planning.moves import move_examples, readable_modes
 from spa.prompts.render import sample_response
 from spa.recipes.prompters import make_prompter
+from spa.types import SFTExample
 from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 
 NAMES = ("Left", "Down", "Right", "Up")
@@ -71,16 +72,19 @@ def test_every_move_is_that_of_the_rules(world):
             down, right = STEPS[NAMES[effects[index]]]
             at = (row + down, col + right)
             inside = 0 <= at[0] < 4 and 0 <= at[1] < 4
+            way = ""
             if inside:
                 row, col = at
                 push = (
                     pushes["abcde".index(letters[row][col])] if grid[row][col] not in "OG" else None
                 )
                 if push is not None:
+                    way = f"{row}{col}{letters[row][col]}"
                     down, right = STEPS[NAMES[push]]
                     if 0 <= row + down < 4 and 0 <= col + right < 4:
                         row, col = row + down, col + right
             before = cell_of(env)
+            assert env.way("{}{}".format(*before), NAMES[index]) == way
             _, reward, terminated, _, info = env.step(NAMES[index])
             assert cell_of(env) == (row, col)
             assert terminated == (grid[row][col] in "OG")
@@ -121,6 +125,58 @@ def test_no_prompt_tells_the_world():
     assert world_of(1) != world_of(2)
     assert prompter.first_messages(one) == prompter.first_messages(other)
     assert sample_response(HiddenDynamicsLake(), prompter) == ""
+
+
+WRITTEN = """\
+21: Left31 Down20a>30 Right11e>12 Up22e>23 ; 31 30 12 23
+31 Left: Left31 seen Down30 seen Right21c>11 Up32 ; 30 12 23 11 32
+30 Down: Left30 seen Down30 seen Right20a>30 seen Up31 seen ; 12 23 11 32
+12 Right: Left22e>23 seen Down11e>12 seen Right02 hole Up13e>13 ; 23 11 32 13
+23 Up: Left33e>33 Down22e>23 seen Right13e>13 seen Up23 seen ; 11 32 13 33
+11 Left Right: Left21c>11 seen Down10c>00 goal
+Left Right Down"""
+"""In world 0 Left moves down, Down left, Right up and Up right; a pushes down, c up, e right, and b nowhere."""
+
+
+def test_a_search_shows_from_where_a_letter_pushes():
+    """The cell at which the letter is looked up is written before what follows from it. Whether a state is `seen`
+    depends on the state alone."""
+    env = HiddenDynamicsLake(min_moves=3)
+    env.reset(seed=3)
+    assert (
+        env.state_text("coords")
+        == "cells 00G01b02O03O 10c11e12b13e 20a21c22e23b 30b31b32b33e; goal 00; player 21"
+    )
+    true, _ = explore(env)
+    assert write_search(breadth_first("21", lambda key: true[key])) == WRITTEN
+    score = score_search(WRITTEN, true, actions=NAMES)
+    assert score is not None and score.failure == "" and score.moves_right == score.moves == 22
+    # The same state by another way is a wrong move.
+    false = score_search(WRITTEN.replace("20a>30 seen", "20c>30 seen"), true, actions=NAMES)
+    assert false is not None and false.failure == "wrong_move" and false.moves_right == 21
+
+
+def test_single_moves_show_the_way_and_are_searched_by_their_states():
+    env = HiddenDynamicsLake(min_moves=3)
+    env.reset(seed=3)
+    text = env.state_text("coords")
+    after = env.clone()
+    after.step("Right")
+    turn = SFTExample(
+        prompt=(),
+        response="",
+        tag="Lake",
+        episode_id="",
+        turn=1,
+        puzzle_seed=3,
+        puzzle_hash="",
+        success=False,
+        reward=0.0,
+        state=text,
+        next_state=after.state_text("coords"),
+        executed=("Right",),
+    )
+    assert move_examples([turn], env)[0].response == "<think>Right11e>12"
 
 
 def test_states_are_named_and_read_from_their_text():

@@ -307,6 +307,12 @@ class TextEnv(gymnasium.Env[str, Action]):
         names."""
         return None
 
+    def way(self, key: str, action: str) -> str:
+        """What `action` passes in the state `key` of this puzzle before it reaches the next state,
+        as written searches and examples of single moves show it: `23c` in `Left23c>13`. Without
+        blanks, colons, semicolons and `>`; empty if it passes nothing."""
+        return ""
+
     def state_outcome(self) -> str:
         """The status of the current state for a written search, in a word. "goal" if the goal is
         reached, another word if it is out of reach (hole, dead), else ""."""

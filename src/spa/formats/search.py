@@ -10,6 +10,9 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
     20 Left Up: Left20 seen Down30 seen Right21 seen Up10 goal
     Left Up Up
 
+In a game whose moves pass something on the way, it precedes the state: `Left23c>13` lands on the
+cell 23 with the letter c, which pushes the player to the cell 13 (`TextEnv.way`).
+
 A line names the state that it expands, the path to it, and then every action with the state that it
 leads to and a status. The status is the outcome of that state in the words of the game (`goal`,
 `hole`), `seen` for a state found before, or nothing for a new state. The states that are still open
@@ -30,6 +33,8 @@ from spa.formats.base import SearchScore, WrittenFormat
 
 GOAL = "goal"
 SEEN = "seen"
+WAY = ">"
+"""Separates the way of a move from the state that it leads to."""
 STATUSES = (SEEN, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
@@ -39,9 +44,20 @@ MAX_STATES = 10_000
 """Largest number of states for which transitions are listed; a game with more is rejected."""
 
 Successor = tuple[str, str, str]
-"""An action, the state key that it leads to, and the outcome there: "" if the game does not end."""
+"""An action, its target, and the outcome there: "" if the game does not end. The target is the state
+key that the action leads to, after the way to it if the game shows one (see `state_of`)."""
 Transitions = Mapping[str, Sequence[Successor]]
 """The successors of every state that does not end the game, in the order of its actions."""
+
+
+def target(way: str, key: str) -> str:
+    """Write the target of a move: the state `key`, after the way to it unless this is empty."""
+    return f"{way}{WAY}{key}" if way else key
+
+
+def state_of(target: str) -> str:
+    """The state key in a target: `13` in `23c>13`, and in `13`."""
+    return target.rpartition(WAY)[2]
 
 
 class TooManyStates(ValueError):
@@ -53,8 +69,13 @@ class Move:
     """One action within a line."""
 
     action: str
-    key: str
+    target: str
     status: str
+
+    @property
+    def key(self) -> str:
+        """The state that the action leads to."""
+        return state_of(self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +146,11 @@ def expanding(
     while (key := found.next()) is not None and len(lines) < max_lines:
         found.close(key)
         moves = list[Move]()
-        for action, next_key, outcome in (yield key):
+        for action, target, outcome in (yield key):
+            next_key = state_of(target)
             path = (*found.paths[key], action)
             status = found.status(key, next_key, outcome)
-            moves.append(Move(action, next_key, status))
+            moves.append(Move(action, target, status))
             if status == GOAL:
                 return Search((*lines, Line(key, found.paths[key], tuple(moves), ())), path)
             found.add(next_key, path, status)
@@ -174,7 +196,7 @@ def write_search(search: Search) -> str:
 def _write_line(line: Line) -> str:
     words = [" ".join((line.key, *line.path)) + ":"]
     for move in line.moves:
-        words += [f"{move.action}{move.key}", *([move.status] if move.status else [])]
+        words += [f"{move.action}{move.target}", *([move.status] if move.status else [])]
     return " ".join([*words, *((";", *line.open_keys) if line.moves[-1].status != GOAL else ())])
 
 
@@ -248,9 +270,13 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 raise ValueError(
                     f"{game}.state_outcome returns {SEEN!r}, which means a state found before; return another word"
                 )
-            if _action_of(f"{name}{next_key}", names) != name:
+            way = here.way(key, name)
+            if way:
+                _check_word(game, "way", way)
+            led = target(way, next_key)
+            if _action_of(f"{name}{led}", names) != name:
                 raise ValueError(
-                    f"{game} writes {name}{next_key} {after}, which reads as another action; choose names of "
+                    f"{game} writes {name}{led} {after}, which reads as another action; choose names of "
                     "states that do not begin like the rest of an action's name"
                 )
             ends = terminated or truncated
@@ -265,8 +291,8 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                     f"{game}.state_key gives the name {next_key!r} to states with the outcomes "
                     f"{outcomes[next_key]!r} and {outcome!r}; give each state a name of its own"
                 )
-            written_moves[f"{name}{next_key}"] = next_key
-            successors.append((name, next_key, outcome))
+            written_moves[f"{name}{led}"] = next_key
+            successors.append((name, led, outcome))
             # A state that ends the game has no successors.
             if not outcome and next_key not in copies:
                 copies[next_key] = twin
@@ -285,10 +311,10 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
 
 
 def _check_word(game: str, what: str, word: str) -> None:
-    if not re.fullmatch(r"[^\s:;]+", word):
+    if not re.fullmatch(r"[^\s:;>]+", word):
         raise ValueError(
             f"{game} has the {what} {word!r}; in a written search it must have at least one character, and no "
-            "blanks, colons or semicolons"
+            "blanks, colons, semicolons or >"
         )
 
 
@@ -351,7 +377,11 @@ def score_search(
     wanted = breadth_first(start, lambda key: true[key])
     if wanted.path is None:
         return None
-    outcomes = {key: outcome for successors in true.values() for _, key, outcome in successors}
+    outcomes = {
+        state_of(target): outcome
+        for successors in true.values()
+        for _, target, outcome in successors
+    }
     statuses = {*STATUSES, *outcomes.values()}
     counts = Counter[str]()
     errors = list[str]()
@@ -425,7 +455,7 @@ def score_lines(
         # Scoring follows the order of the text: a state that the text skipped stays open.
         found.close(line.key)
         path = found.paths.get(line.key, line.path)
-        known = {action: key for action, key, _ in successors(line.key)}
+        known = {action: target for action, target, _ in successors(line.key)}
         for move in line.moves:
             # A search ends at its first goal: whatever the line lists after it is wrong.
             if goal is not None:
@@ -433,7 +463,7 @@ def score_lines(
                 counts.update(moves=1)
                 continue
             status = found.status(line.key, move.key, outcome(move.key))
-            right = known.get(move.action) == move.key
+            right = known.get(move.action) == move.target
             errors += [] if right else ["wrong_move"]
             errors += [] if move.status == status else ["wrong_status"]
             counts.update(moves=1, moves_right=int(right), status_right=int(move.status == status))
@@ -469,7 +499,8 @@ def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
     found = {start: true[start]}
     queue = deque([start])
     while queue:
-        for _, key, outcome in true[queue.popleft()]:
+        for _, target, outcome in true[queue.popleft()]:
+            key = state_of(target)
             if not outcome and key not in found:
                 found[key] = true[key]
                 queue.append(key)

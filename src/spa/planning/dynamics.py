@@ -11,7 +11,7 @@ import numpy as np
 from spa.envs.base import StateText, TextEnv
 from spa.envs.pool import EpisodeSpec
 from spa.formats.base import WrittenFormat
-from spa.formats.search import GOAL, Successor, Transitions
+from spa.formats.search import GOAL, Successor, Transitions, state_of
 from spa.planning.moves import answer_tokens, move_question
 from spa.prompts.template import ChatTemplate
 from spa.types import Engine, Message, Prompt, SamplingParams
@@ -201,7 +201,7 @@ class LearnedMoves:
             successors = self._known[question.puzzle.number, key]
             assert successors is not None and not outcome  # a search has found this path
             key, outcome = next(
-                (state, word) for action, state, word in successors if action == name
+                (state_of(target), word) for action, target, word in successors if action == name
             )
         return Played(
             executed=tuple(actions),
@@ -231,15 +231,15 @@ class LearnedMoves:
         )
         for puzzle, asked_key in asked:
             env = puzzle.env
-            known = {action: key for action, key, _ in puzzle.true.get(asked_key, ())}
+            known = {action: target for action, target, _ in puzzle.true.get(asked_key, ())}
             successors = list[Successor]()
             for action in env.action_names():
                 answer = next(completions)
-                key = "" if answer.finish_reason == "length" else answer.text.strip()
-                self._totals["moves_right"] += known.get(action) == key
-                state = env.text_of_key(puzzle.text, key)
+                target = "" if answer.finish_reason == "length" else answer.text.strip()
+                self._totals["moves_right"] += known.get(action) == target
+                state = env.text_of_key(puzzle.text, state_of(target))
                 if state is not None:
-                    successors.append((action, key, env.outcome_of_text(state)))
+                    successors.append((action, target, env.outcome_of_text(state)))
             # One unreadable answer leaves a line of the search incomplete, so the search is
             # abandoned.
             whole = len(successors) == len(env.action_names())
@@ -302,6 +302,10 @@ def reachable(
         for number in active:
             keys = dict[str, None]()  # a set that keeps its order
             for _ in reached[number][count]:
-                keys |= {key: None for _, key, outcome in next(found) or () if not outcome}
+                keys |= {
+                    state_of(target): None
+                    for _, target, outcome in next(found) or ()
+                    if not outcome
+                }
             reached[number].append(list(keys))
     return reached

@@ -2,8 +2,8 @@
 play, and an external search then queries the model.
 
 The prompt is one state and the request for a move; the response is an action with the key of the
-state that it leads to, written as in searches: `<think>Left30`. A query is the prompt with the
-response started: `<think>Left`.
+state that it leads to, written as in searches: `<think>Left30`, or `<think>Left23c>13` in a game that
+shows the way (`TextEnv.way`). A query is the prompt with the response started: `<think>Left`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ import numpy as np
 
 from spa.envs.base import StateText, TextEnv
 from spa.errors import ConfigError
-from spa.formats.search import Transitions, explore
+from spa.formats.search import Transitions, explore, target
 from spa.prompts.render import STATE, SYSTEM
 from spa.prompts.template import ChatTemplate
 from spa.types import Message, Prompt, SFTExample
@@ -107,10 +107,11 @@ def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExamp
     states without a name."""
     moves = list[SFTExample]()
     for example in examples:
-        key = env.key_of_text(example.next_state)
+        before, after = env.key_of_text(example.state), env.key_of_text(example.next_state)
         # A turn of several actions does not show the states in between.
-        if len(example.executed) == 1 and key is not None:
-            response = f"{PREFILL}{example.executed[0]}{key}"
+        if len(example.executed) == 1 and before is not None and after is not None:
+            action = example.executed[0]
+            response = f"{PREFILL}{action}{target(env.way(before, action), after)}"
             moves.append(
                 replace(example, prompt=move_messages(env, example.state), response=response)
             )

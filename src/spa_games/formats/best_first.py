@@ -439,7 +439,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
     if move.status == BLOCKED:
         return f"{move.action}{_tried(key, move.action, puzzle)}{BLOCKED}"
     between = " " if move.status in _WORDS else ""
-    return f"{move.action}{move.key}{between}{move.status}"
+    return f"{move.action}{move.target}{between}{move.status}"
 
 
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
@@ -450,7 +450,7 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
         return None
     moves = list[Move]()
     for move in line.moves:
-        parts = _MOVE.fullmatch(move.key)
+        parts = _MOVE.fullmatch(move.target)
         if parts is None or (parts[2] and move.status):
             return None
         moves.append(Move(move.action, parts[1], parts[2] or move.status))
@@ -469,8 +469,8 @@ def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Li
         return None
 
     def led(move: Move) -> Move:
-        back = move.status == BLOCKED and move.key == _tried(key, move.action, puzzle)
-        return replace(move, key=key) if back else move
+        back = move.status == BLOCKED and move.target == _tried(key, move.action, puzzle)
+        return replace(move, target=key) if back else move
 
     return replace(line, moves=tuple(map(led, line.moves)))
 
