@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from contract import check_contract
 
-from spa.formats.search import breadth_first, explore, score_search, write_search
+from spa.formats.search import FORMAT, breadth_first, explore, score_search, write_search
 from spa.planning.moves import move_examples, readable_modes
 from spa.prompts.render import sample_response
 from spa.recipes.prompters import make_prompter
@@ -151,6 +151,10 @@ def test_a_search_shows_from_where_a_letter_pushes():
     assert write_search(breadth_first("21", lambda key: true[key])) == WRITTEN
     score = score_search(WRITTEN, true, actions=NAMES)
     assert score is not None and score.failure == "" and score.moves_right == score.moves == 22
+    line = WRITTEN.split("\n")[1]
+    parts = [(kind, line[begin:end]) for kind, begin, end in FORMAT.line_parts(line)]
+    assert parts[4:7] == [("move", "Down30"), ("status", "seen"), ("way", "Right21c>")]
+    assert parts[7:9] == [("move", "11"), ("move", "Up32")]
     # The same state by another way is a wrong move.
     false = score_search(WRITTEN.replace("20a>30 seen", "20c>30 seen"), true, actions=NAMES)
     assert false is not None and false.failure == "wrong_move" and false.moves_right == 21

@@ -551,8 +551,9 @@ class BreadthFirst(WrittenFormat):
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield (kind, begin, end) for every word of a line. Kinds: `next` (the state that the line
-        expands), `path`, `move`, `status`, and `open` (a state that remains open)."""
+        """Yield (kind, begin, end) for every word of a line, and for the two parts of a move that
+        shows its way. Kinds: `next` (the state that the line expands), `path`, `way`, `move`,
+        `status`, and `open` (a state that remains open)."""
         head, colon, _ = line.partition(":")
         moves, _, _ = line.partition(";")
         for word in re.finditer(r"[^\s:;]+", line):
@@ -564,7 +565,12 @@ class BreadthFirst(WrittenFormat):
                 kind = "open"
             else:
                 kind = "status" if word[0] in STATUSES else "move"
-            yield kind, *word.span()
+            begin = word.start() + word[0].rfind(WAY) + 1
+            if kind == "move" and begin > word.start():
+                yield "way", word.start(), begin
+            else:
+                begin = word.start()
+            yield kind, begin, word.end()
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
         """Parse a line for the viewer; None if the text is not a line of a search."""
