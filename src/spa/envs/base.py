@@ -308,7 +308,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def way(self, key: str, action: str) -> str:
-        """What `action` passes in the state `key` of this puzzle before it reaches the next state,
+        """Return what `action` passes in the state `key` of this puzzle before it reaches the next state,
         as written searches and examples of single moves show it: `23c` in `Left23c>13`. Without
         blanks, colons, semicolons and `>`; empty if it passes nothing."""
         return ""

@@ -1,9 +1,9 @@
 """Prompts and examples for single moves, in a few tokens. A model learns the moves from recorded
 play, and an external search then queries the model.
 
-The prompt is one state and the request for a move; the response is an action with the key of the
-state that it leads to, written as in searches: `<think>Left30`, or `<think>Left23c>13` in a game that
-shows the way (`TextEnv.way`). A query is the prompt with the response started: `<think>Left`.
+The prompt is one state and the request for a move. The response is an action with the key of the
+state that it leads to, written as in searches: `<think>Left30`. In a game that shows the way it is
+`<think>Left23c>13` (`TextEnv.way`). A query is the prompt with the response started: `<think>Left`.
 """
 
 from collections.abc import Iterable, Mapping
