@@ -457,7 +457,7 @@ class WrittenFormat(ResponseFormat):
         self, start: str, view: Any
     ) -> Generator[str, Sequence[tuple[str, str, str]], Any]:
         """Search from a state. This is a generator: it yields the key of the state to expand,
-        receives that state's successors (action, key, outcome), and returns the finished search.
+        receives that state's successors (action, target, outcome), and returns the finished search.
         The search has `path` (None if no goal was found) and `lines`, each with the `key` that was
         expanded and its `moves`."""
         raise NotImplementedError
