@@ -576,8 +576,9 @@ def error_words(error: Any) -> str:
 
 
 def text_parts(content: Any) -> tuple[str | None, str]:
-    """Text and thoughts of a message's content, which is a string or a list of parts. The text is
-    None if the content is neither."""
+    """Text and thoughts of a message's content: a string, a list of parts, or None, which counts as
+    empty. The text is None if the content has another form, or is a list with neither text nor
+    thoughts."""
     if isinstance(content, str | None):
         return content or "", ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):

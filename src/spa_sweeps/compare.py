@@ -153,7 +153,7 @@ def comparison(
     }
     for arm in arms:
         warn_untrained(arm.name, arm.method, trainings[arm.name][0].ppo)
-    # The additional episodes of a baseline replace the reference's self-play.
+    # A baseline plays as many additional PPO episodes as the reference plays in self-play.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)
     for arm in arms:

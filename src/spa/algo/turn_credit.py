@@ -113,8 +113,7 @@ def turn_gae(
     2512.17008).
 
     The value of a turn is the critic's value at its first sampled token, before the response is
-    written. Only that token is a meaningful target of the critic's loss, so all tokens of a turn
-    get the same return.
+    written. All tokens of a turn get the same return, that of this first token.
 
     Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
     """

@@ -140,7 +140,8 @@ class ChatTemplate:
         """Number of end-marker tokens that a response already ends with."""
         end = self.end_ids
         tail = [int(i) for i in response[-len(self.end_ids) :]]
-        # The response ends with a sampled end token, and nothing may be inserted before that token.
+        # If the marker's last token was sampled, the whole marker counts as present, because nothing
+        # may be inserted before a sampled token.
         if tail and tail[-1] == end[-1]:
             return len(end)
         # A response that was truncated inside the marker ends with the first part of the marker.

@@ -46,8 +46,8 @@ class Goal:
 def clean_text(text: str, limit: int = 4000) -> str:
     """Put text on one line, without characters that have a meaning in the conversation format.
 
-    White space becomes single spaces, control characters are removed, `||` is split, and the result
-    is truncated to `limit` characters. `<` and `>` become look-alikes, so that a page contains no
+    White space and control characters become single spaces, `||` becomes `| |`, and the result is
+    truncated to `limit` characters. `<` and `>` become look-alikes, so that a page contains no
     tag of the response format and no marker of a chat template.
     """
     # Truncate first, to bound the work; twice the limit leaves room for white space that is
