@@ -11,6 +11,24 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.manifest import Manifest, sizes_of
 
 
+def test_it_names_every_dependency_and_what_will_be_used(capsys):
+    assert execute(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for name in (
+        "torch",
+        "transformers",
+        "hydra-core",
+        "device",
+        "precision",
+        "attention",
+        "engine",
+        "threads",
+        "memory",
+    ):
+        assert f"\n  {name} " in out
+    assert out.endswith("Everything that spa needs is installed.\n")
+
+
 @pytest.mark.parametrize(
     ("requirement", "state", "hint"),
     [

@@ -1,6 +1,6 @@
 """States as boards, and which cells differ."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spa_report.boards import board_size, compare, read_board
@@ -79,7 +79,6 @@ def test_prose_is_no_board():
     assert board.words[0].text == "A"
 
 
-@settings(max_examples=40)
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_any_text_gives_a_board_of_printable_cells(text, truth):
     board = compare(text, truth, (3, 3))

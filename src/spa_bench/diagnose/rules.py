@@ -448,16 +448,14 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
         success = now(rows, f"train/{tag}/success")
         if used is None or success is None or success >= 0.5 or used < ALL_ACTIONS * allowed:
             continue
-        return Finding(
-            rank=0.65,
-            title=FEW_ACTIONS,
+        return _few_actions(
+            settings,
+            tag,
+            allowed,
             metric=f"train/{tag}/num_actions",
             value=f"{used:.3g} of {allowed:g} allowed actions, at a success of {_percent(success)}",
             limit=f"{_percent(ALL_ACTIONS)} of the allowed actions",
-            effect="episodes end before they can reach the goal",
-            change=to(settings, "agent_proxy.max_turn", 2 * turns)
-            if allowed == by_turns
-            else to(settings, key, 4 * int(allowed)),
+            times_turns=2,
         )
     return None
 
@@ -471,19 +469,42 @@ def solvable_puzzles(
     used = now(rows, f"train/{tag}/num_actions")
     if used is None or used < MOST_ACTIONS * allowed or ample - within <= SOLVABLE:
         return None
-    key = f"custom_envs.{tag}.max_actions_per_traj"
-    turns = settings.get("agent_proxy.max_turn", 5)
-    by_turns = settings.get(key, allowed) > allowed
-    return Finding(
-        rank=0.65,
-        title=FEW_ACTIONS,
+    return _few_actions(
+        settings,
+        tag,
+        allowed,
         metric=f"success of the optimal policy within {allowed} actions",
         value=f"{_percent(within)}, and {_percent(ample)} within {4 * allowed}",
         limit=f"a difference of {_percent(SOLVABLE)}",
+        times_turns=4,
+    )
+
+
+def _few_actions(
+    settings: Settings,
+    tag: str,
+    allowed: float,
+    *,
+    metric: str,
+    value: str,
+    limit: str,
+    times_turns: int,
+) -> Finding:
+    """The finding that a tag allows too few actions. If turns limit them, `max_turn` becomes
+    `times_turns` times as large, otherwise the tag's own limit four times."""
+    key = f"custom_envs.{tag}.max_actions_per_traj"
+    turns = settings.get("agent_proxy.max_turn", 5)
+    by_turns = allowed == turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
+    return Finding(
+        rank=0.65,
+        title=FEW_ACTIONS,
+        metric=metric,
+        value=value,
+        limit=limit,
         effect="episodes end before they can reach the goal",
-        change=to(settings, "agent_proxy.max_turn", 4 * turns)
+        change=to(settings, "agent_proxy.max_turn", times_turns * turns)
         if by_turns
-        else to(settings, key, 4 * allowed),
+        else to(settings, key, 4 * int(allowed)),
     )
 
 
