@@ -1,1 +1,1 @@
-"""Benchmarks of training methods and related tools. `spa` does not import this package."""
+"""Benchmarks of training methods, and tools for them. `spa` does not import this package."""

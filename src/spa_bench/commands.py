@@ -1,4 +1,5 @@
-"""The commands of this package, registered in pyproject.toml. Imports nothing heavy."""
+"""The commands of this package, registered in pyproject.toml. `spa --help` loads this module, so it
+must not import anything heavy."""
 
 from spa.commands.table import Command
 

@@ -1,8 +1,8 @@
-"""A small parser for arithmetic that a model wrote, with exact fractions.
+"""Exact evaluation of arithmetic expressions that a model wrote, by a small parser.
 
-Grammar: integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, signs before a
-factor. Numbers have no leading zeros, as in Python. Nothing else is evaluated, and length and depth
-are bounded, so that no text can make the parser slow.
+The grammar has integers of at most nine digits, `+ - * /` (also `× ÷ −`), parentheses, and signs
+before a factor. As in Python, numbers have no leading zeros. Any other text is rejected. Length and
+nesting depth are limited, so that no input can make the parser slow.
 """
 
 import re
@@ -18,8 +18,11 @@ _ALIASES = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A well-formed expression. value: the exact value, or None if the expression divides by zero.
-    numbers: its integers, in the order written."""
+    """A well-formed expression.
+
+    `value` is the exact result, or None if the expression divides by zero. `numbers` has the
+    integers of the expression in the order written.
+    """
 
     value: Fraction | None
     numbers: tuple[int, ...]
@@ -59,7 +62,8 @@ class _NotArithmetic(Exception):
 
 
 class _Parser:
-    """A recursive-descent parser; a value of None means a division by zero somewhere inside."""
+    """A recursive-descent parser. Its methods return None as the value of a part that divides by
+    zero."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens

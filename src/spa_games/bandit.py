@@ -1,4 +1,4 @@
-"""A two-armed bandit with named arms: one pull, with the names as the only hint."""
+"""A bandit with two named arms. The player pulls once, and the names are the only hint."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ class Bandit(TextEnv):
     """Pull one of two arms, once.
 
     The low arm always pays `lo_arm_score`. The high arm pays `hi_arm_hiscore` with probability
-    `hi_arm_hiscore_prob`, else `hi_arm_loscore`. The puzzle is the order in which the arms are
-    shown. The payout is noise: the episodes of a group share the order, but their payouts are
-    independent. Success is pulling the high arm, whatever it paid.
+    `hi_arm_hiscore_prob`, else `hi_arm_loscore`. The puzzle seed determines the order in which the
+    arms are shown, and the noise seed the payout. So the episodes of a group share the order, but
+    their payouts are independent. Success means pulling the high arm, whatever it paid.
 
     Raises ConfigError if an arm's name is empty, the names are equal, or the probability is outside
     [0, 1].
@@ -81,7 +81,7 @@ class Bandit(TextEnv):
         return self.state_text("grid"), pay, self._pulled is not None, False, info
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample payouts from the stream of `noise_seed`."""
+        """Sample later payouts from the stream of `noise_seed`."""
         self._noise = stream(noise_seed, "bandit/noise")
 
     def state_text(self, mode: StateText) -> str:
@@ -118,5 +118,5 @@ class Bandit(TextEnv):
         return (self.high,)[:limit] if self._pulled is None else ()
 
     def optimal_steps(self) -> int | None:
-        """1 before the pull, else None."""
+        """1 before the pull, None after it."""
         return 1 if self._pulled is None else None

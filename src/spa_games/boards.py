@@ -1,17 +1,20 @@
-"""Boards of Sokoban and Sudoku in the formats of other collections."""
+"""Parsers for Sokoban and Sudoku boards in the formats of other collections."""
 
 from collections.abc import Sequence
 
 from spa.envs.boards import board_lines
 
-# XSB symbols, as in Boxoban -> spa's symbols: floor (a blank or `-`), target, box on target, box,
-# player, player on target. `#` is a wall in both.
+# Maps XSB symbols (used by Boxoban) to spa's: floor (a blank or `-`), target, box on target, box,
+# player, player on target. A wall is `#` in both.
 _XSB = str.maketrans(" -.*$@+", "__O√XPS")
 
 
 def sokoban_lines(text: str) -> list[str]:
-    """The lines of a Sokoban board in spa's symbols. XSB levels are translated: symbols are
-    replaced, short lines are padded, and floor outside the room becomes wall."""
+    """Split a Sokoban board into lines of spa's symbols.
+
+    An XSB level is translated: symbols are replaced, short lines are padded, and floor outside the
+    room becomes wall.
+    """
     lines = board_lines(text)
     if not set("@+$*.") & set(text):
         return lines
@@ -45,9 +48,12 @@ def _fill_outside(rows: Sequence[list[str]]) -> None:
 
 
 def sudoku_rows(text: str, size: int) -> list[list[str]]:
-    """Split a Sudoku board into rows of cells, with `.` for an empty cell. The board is written as
-    `| . 1 | …`, or with one character per cell (81 for 9x9), where `0` is also an empty cell. The
-    symbols and the number of rows are not checked."""
+    """Split a Sudoku board into rows of cells, where `.` is an empty cell.
+
+    Rows may be separated by bars, as in `| . 1 | …`. Alternatively, the board has one character per
+    cell (81 for 9x9), and `0` is also an empty cell. Symbols and the number of rows are not
+    validated.
+    """
     cells = "".join(text.split())
     if "|" in text or len(cells) != size**2:
         return [row.split() for row in text.strip().removeprefix("|").split("|")]

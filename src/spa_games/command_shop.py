@@ -34,9 +34,9 @@ def shop_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def shop(options: argparse.Namespace) -> int:
-    """Serve the shop's pages and rewards on 127.0.0.1 until Ctrl-C. Returns the exit status.
+    """Serve the shop's pages on 127.0.0.1 until Ctrl-C. Returns the exit status.
 
-    Raises DataError for unusable files, ConfigError for a port that cannot be used.
+    Raises DataError for unusable files, and ConfigError for a port that cannot be used.
     """
     from spa_games.shop.server import make_server
     from spa_games.shop.shop import open_shop
@@ -45,7 +45,7 @@ def shop(options: argparse.Namespace) -> int:
     opened = open_shop(data=options.data, dataset=options.dataset, human_goals=options.human_goals)
     try:
         server = make_server(opened, options.port)
-    # OverflowError: a port above 65535.
+    # A port above 65535 raises OverflowError.
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"port {options.port} cannot be used: {error}. Choose another port with --port, or a free "

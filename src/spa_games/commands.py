@@ -1,4 +1,5 @@
-"""Record of the command `spa env shop`, which pyproject.toml registers. It has no heavy imports."""
+"""The command `spa env shop`, registered in pyproject.toml. `spa --help` loads this module, so it
+must not import anything heavy."""
 
 from spa.commands.table import Command
 

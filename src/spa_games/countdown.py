@@ -21,15 +21,15 @@ MAX_NUMBERS = 6
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """The numbers, each to be used once, and the value to reach."""
+    """The numbers, each of which must be used once, and the target value."""
 
     numbers: tuple[int, ...]
     target: int
 
 
 def generate_puzzle(rng: np.random.Generator) -> Puzzle:
-    """Generate three or four numbers from 1 to 99, and a target from 1 to 100 that they reach with
-    plus and minus signs."""
+    """Generate three or four numbers from 1 to 99, and a target from 1 to 100. Adding and
+    subtracting the numbers in the given order reaches the target."""
     uniform = uniforms(rng, 16)
     while True:
         numbers = tuple(1 + int(uniform() * 99) for _ in range(3 if uniform() < 0.5 else 4))
@@ -43,12 +43,12 @@ def generate_puzzle(rng: np.random.Generator) -> Puzzle:
 def load_puzzles(
     source: str, split: str, limit: int, signs_only: bool, stamp: tuple[int, int] | None
 ) -> tuple[Puzzle, ...]:
-    """Load the puzzles of a file or Hub data set with columns `nums` and `target`. `stamp` is only
-    a part of the cache key, so that a changed file is loaded again.
+    """Load the puzzles of a file or Hub data set with columns `nums` and `target`.
 
-    Of the first `limit` rows, `signs_only` keeps those that can be solved with plus and minus
-    signs, as in the original. Raises DataError if the file cannot be read, a row is invalid or no
-    puzzle is left.
+    Only the first `limit` rows are read. As in the original, `signs_only` keeps a puzzle only if
+    plus and minus signs can solve it. `stamp` is unused except as a part of the cache key, so that
+    a changed file is loaded again. Raises DataError if the file cannot be read, a row is invalid or
+    no puzzle remains.
     """
     rows = read_rows(source, ("nums", "target"), split=split, limit=limit)
     puzzles = [_puzzle(row) for row in rows]
@@ -76,13 +76,15 @@ def _puzzle(row: Row) -> Puzzle:
 
 
 class Countdown(TextEnv):
-    """Write one expression per episode. The reward is `score` if it uses exactly the given numbers
-    and hits the target, `format_score` if it uses exactly the numbers but misses the target, else
-    0. Text that is not an arithmetic expression is an invalid action without a penalty.
+    """Write one expression per episode.
 
-    data: a parquet or JSON-lines file, or a Hub name, with columns `nums` and `target` (TinyZero's
-    layout); seed s plays puzzle s modulo the number of puzzles. Without `data`, each seed generates
-    a solvable puzzle.
+    The reward is `score` if the expression uses exactly the given numbers and equals the target. It
+    is `format_score` if only the numbers are correct, else 0. Text that is not an arithmetic
+    expression is an invalid action without a penalty.
+
+    `data` is a parquet or JSON-lines file, or a Hub name, with columns `nums` and `target`
+    (TinyZero's layout). Seed s plays puzzle s modulo the number of puzzles. Without `data`, each
+    seed generates a solvable puzzle.
     """
 
     changes = ()
@@ -126,8 +128,8 @@ class Countdown(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an expression and end the episode. Text that is not an expression is invalid and
-        changes nothing, and so is any action after the end."""
+        """Judge an expression and end the episode. A text that is not an expression, or any action
+        after the end, is invalid and changes nothing."""
         expression = (
             # There is only one attempt: after a verdict, the episode is over.
             parse_expression(action) if isinstance(action, str) and not self._verdict else None
@@ -145,8 +147,8 @@ class Countdown(TextEnv):
     def _judge(self, expression: Expression) -> tuple[str, float]:
         if sorted(expression.numbers) != sorted(self.puzzle.numbers):
             return "wrong numbers", 0.0
-        # The values are exact fractions; the original compares floats within 1e-5. A division by
-        # zero has the value None, which differs from every target.
+        # Values are compared exactly, whereas the original accepts a difference below 1e-5. A
+        # division by zero has the value None, which never equals the target.
         if expression.value != self.puzzle.target:
             return "right numbers, wrong value", self.format_score
         return "right", self.score

@@ -5,15 +5,16 @@ from itertools import product
 import numpy as np
 
 FACES = "ULFRBD"
-# In the order of FACES: white is up, orange left, green in front.
+# Colours of the solved faces, in the order of FACES: white is up, orange left, green in front.
 COLOURS = {"W": "white", "O": "orange", "G": "green", "R": "red", "B": "blue", "Y": "yellow"}
 SOLVED = "".join(colour * 4 for colour in COLOURS)
 
 Vector = tuple[int, int, int]
 
 
-# Axes: x to the right, y up, z towards the viewer. For each face: the outward normal, and the
-# directions in which row and column numbers grow when the cube is unfolded around the front face.
+# The x axis points right, y up, z towards the viewer. For each face: its outward normal, and the
+# directions in which row and column numbers increase when the cube is unfolded around the front
+# face.
 _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
     "U": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),
     "L": ((-1, 0, 0), (0, -1, 0), (0, 0, 1)),
@@ -25,8 +26,8 @@ _FRAMES: dict[str, tuple[Vector, Vector, Vector]] = {
 
 
 def _stickers() -> list[tuple[Vector, Vector]]:
-    """Corner and outward normal of each of the 24 stickers, face by face in the order of `FACES`,
-    row by row."""
+    """The corner and the outward normal of each of the 24 stickers, face by face in the order of
+    `FACES`, row by row."""
     out = []
     for face in FACES:
         normal, down, right = _FRAMES[face]
@@ -45,8 +46,12 @@ def _clockwise(vector: Vector, axis: Vector) -> Vector:
 
 
 def _quarter_turns() -> dict[str, tuple[int, ...]]:
-    """Label -> for each sticker of the turned cube, the index of the sticker that moves there. U is
-    clockwise, U' counter-clockwise."""
+    """Map each turn's label to its permutation of the stickers.
+
+    Entry i of a permutation is the index of the sticker that moves to position i. `U` turns the
+    upper face clockwise, `U'` counter-clockwise, as seen from outside; likewise for the other
+    faces.
+    """
     stickers = _stickers()
     place = {sticker: index for index, sticker in enumerate(stickers)}
     turns = {}

@@ -1,5 +1,4 @@
-"""Read rows of puzzle files: parquet and JSON lines on disk, or a data set of the Hugging Face
-Hub."""
+"""Readers of puzzle data: parquet and JSON-lines files, or a data set of the Hugging Face Hub."""
 
 import importlib
 import itertools
@@ -20,15 +19,19 @@ SUFFIXES = (".parquet", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file. source: the file or data set, for error messages. number: its number,
-    counted from 1 (for JSON lines, the line number). values: column -> value."""
+    """One row of a data file.
+
+    `source` is the file or data set, for error messages. `number` counts rows from 1; in a
+    JSON-lines file, it is the line number. `values` maps columns to values.
+    """
 
     source: str
     number: int
     values: Mapping[str, Any]
 
     def fail(self, column: str, wanted: str) -> DataError:
-        """Create the error that says which value `column` should have in this row (`wanted`)."""
+        """Return an error for an invalid value of `column` in this row. `wanted` describes a valid
+        value."""
         shown = repr(self.values.get(column))
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
         return DataError(
@@ -66,8 +69,8 @@ def _is_integer(value: object) -> bool:
 
 
 def file_stamp(source: str) -> tuple[int, int] | None:
-    """Modification time and size of a local file, so that a cache of its rows detects changes; None
-    if there is no such file, as for a Hub name."""
+    """Modification time in nanoseconds and size in bytes of a local file, or None if there is no
+    such file, as for a Hub name. Caches of the file's rows use it to detect changes."""
     try:
         status = Path(source).stat()
     except (OSError, ValueError):
@@ -78,11 +81,12 @@ def file_stamp(source: str) -> tuple[int, int] | None:
 def read_rows(
     source: str, columns: Sequence[str], *, split: str = "train", limit: int | None = None
 ) -> Iterator[Row]:
-    """Read the first `limit` rows of `source` (None: all). Each row has at least `columns`.
+    """Read the first `limit` rows of `source`, or all rows if `limit` is None. Each row has at
+    least `columns`.
 
-    source: a `.parquet` or `.jsonl` file, or a Hub name or folder for `datasets.load_dataset`.
-    split: the split to read from a Hub name or folder. Raises DataError, which names file, row and
-    column, if something is missing or cannot be read.
+    `source` is a `.parquet` or `.jsonl` file, or a Hub name or folder for `datasets.load_dataset`.
+    `split` applies only to a Hub name or folder. Raises DataError if something is missing or cannot
+    be read. The error names the file, and the row and column where they apply.
     """
     path = Path(source)
     if path.suffix in SUFFIXES:
@@ -113,8 +117,8 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(source) as table:
             _require(source, columns, table.schema_arrow.names)
             number = 0
-            # Read a few thousand rows at a time and only these columns, since a file may not fit
-            # into memory.
+            # A file may not fit into memory, so read a few thousand rows at a time, and only the
+            # columns needed.
             for batch in table.iter_batches(batch_size=4096, columns=list(columns)):
                 for values in batch.to_pylist():
                     number += 1
@@ -126,7 +130,7 @@ def _parquet(source: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _jsonl(source: str, columns: Sequence[str]) -> Iterator[Row]:
-    # The last error below needs a row number, even if opening the file fails.
+    # The error message below needs a row number even if opening the file fails.
     number = 0
     try:
         with Path(source).open(encoding="utf-8-sig") as lines:

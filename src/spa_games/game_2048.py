@@ -18,10 +18,10 @@ Board = tuple[Row, ...]  # rows of tile values; 0 is an empty cell
 
 
 def slide_left(row: Row) -> tuple[Row, int]:
-    """Slide a row's tiles to the left. Returns the new row, and the sum of the merged tiles.
+    """Slide a row's tiles to the left. Return the new row and the sum of the merged tiles' values.
 
-    Each tile merges at most once, the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0) and
-    earns 4.
+    Each tile merges at most once, and the leftmost pair first: (2, 2, 2, 0) becomes (4, 2, 0, 0)
+    with the sum 4.
     """
     tiles = [tile for tile in row if tile]
     out: list[int] = []
@@ -38,8 +38,8 @@ def slide_left(row: Row) -> tuple[Row, int]:
 
 
 def slide(board: Board, direction: str) -> tuple[Board, int]:
-    """Slide all tiles in a direction of `ACTIONS`. Returns the board, without a new tile, and the
-    sum of the merged tiles."""
+    """Slide all tiles in a direction of `ACTIONS`. Return the new board and the sum of the merged
+    tiles' values; no random tile is added."""
     # Columns are the rows of the transposed board; Right and Down slide reversed lines to the left.
     upright = direction in ("Up", "Down")
     lines = tuple(zip(*board, strict=True)) if upright else board
@@ -57,15 +57,16 @@ def can_move(board: Board) -> bool:
 
 
 class Game2048(TextEnv):
-    """Slide tiles on a square board until a tile of value `target` exists; the board starts with
-    two tiles.
+    """Slide tiles on a square board until a tile of value `target` appears.
 
-    After every move that changes the board, a tile appears on a random empty cell: 2, or 4 with
-    probability `four_chance`. The start is the puzzle; later tiles are noise. The reward is the sum
-    of the merged tiles (`reward="merge"`) or 0.1 * log2(1 + sum) (`reward="log"`). A move that
-    changes nothing is not allowed: its reward is `invalid_penalty`, and no tile appears. The
-    episode ends with success as soon as a tile of value `target` exists, and with failure when no
-    move is possible.
+    The board starts with two random tiles, which are the puzzle. After every move that changes the
+    board, a tile appears on a random empty cell: 4 with probability `four_chance`, else 2. These
+    later tiles come from the noise stream.
+
+    The reward is the sum of the merged tiles' values (`reward="merge"`) or 0.1 * log2(1 + sum)
+    (`reward="log"`). A move that changes nothing is invalid: it earns `invalid_penalty`, and no
+    tile appears. The episode ends with success as soon as a tile of value `target` exists, and with
+    failure when no move is possible.
     """
 
     # A 4x4 board has only 480 starts (120 pairs of cells, each with a 2 or a 4), so puzzles repeat.
@@ -106,7 +107,7 @@ class Game2048(TextEnv):
         return self.state_text(self.default_state_text), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample new tiles from the stream of `noise_seed`."""
+        """Sample later tiles from the stream of `noise_seed`."""
         self._noise = Noise(stream(noise_seed, f"{NAME}/noise"))
 
     def _add_tile(self) -> None:
@@ -123,8 +124,8 @@ class Game2048(TextEnv):
         self.board = tuple(tuple(row) for row in rows)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Make one move. An unknown action, or a move that changes nothing, leaves the board and
-        earns the penalty; after the end there is no reward."""
+        """Make one move. An unknown action, or a move that changes nothing, leaves the board as it
+        is and earns the penalty. After the end of the episode the reward is 0."""
         index = action_index(action, ACTIONS)
         before = self.board
         reward = self.invalid_penalty
@@ -152,7 +153,7 @@ class Game2048(TextEnv):
         return max(map(max, self.board)) >= self.target
 
     def state_text(self, mode: StateText) -> str:
-        """The board row by row, the sentence that lists the cells of each value, or both."""
+        """The board row by row, a sentence that lists the cells of each value, or both."""
         if mode == "grid":
             return self._grid()
         if mode == "coords":
@@ -160,8 +161,8 @@ class Game2048(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def _grid(self) -> str:
-        # Cells are not padded to align them: white space at the ends of a predicted state is
-        # stripped, which would remove the padding of its first row.
+        # Cells are not padded for alignment: predicted states are stripped of white space at both
+        # ends, which would remove the padding of the first row.
         return "\n".join(" ".join(str(tile) if tile else "_" for tile in row) for row in self.board)
 
     def _sentence(self) -> str:

@@ -16,7 +16,7 @@ NAME = "hidden_dynamics_lake"
 LETTERS = "abcde"
 HOLE, GOAL, IN_HOLE, ON_GOAL = (SYMBOLS[kind] for kind in (2, 3, 4, 5))
 ENDS = {GOAL: " on the goal", HOLE: " in a hole"}
-"""Symbol of the player's cell -> suffix of the sentence, at the end of an episode."""
+"""Maps the symbol of the player's final cell to the words that end the coordinate sentence."""
 _TEXT = re.compile(
     rf"(?P<before>cells (?P<cells>(?:\d\d[{LETTERS}{HOLE}{GOAL}]| )+); goal \d\d; player )"
     rf"(?P<player>\d\d)(?P<end>{ENDS[GOAL]}|{ENDS[HOLE]})?"
@@ -25,9 +25,12 @@ _TEXT = re.compile(
 
 @lru_cache
 def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """The dynamics of a world: for each action (left, down, right, up) the direction of its move,
-    and for each letter the direction of its push, or None. Directions are numbered in the order of
-    the actions. No action moves in the direction of its name."""
+    """The dynamics of a world.
+
+    Returns the direction of each action's move (left, down, right, up), and the direction of each
+    letter's push, or None for the letter that does not push. Directions are numbered in the order
+    of the actions. No action moves in the direction of its name.
+    """
     draw = uniforms(seeds.stream(seed, f"{NAME}/world"))
     effects = tuple(range(4))
     while any(turn == index for index, turn in enumerate(effects)):
@@ -36,15 +39,16 @@ def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
 
 
 class HiddenDynamicsLake(FrozenLake):
-    """A lake without slips. Prompts do not reveal the effects of actions and cells, so they must be
-    learned.
+    """A lake without slips whose prompts do not reveal the effects of actions and letters, so that
+    a model must learn them.
 
     The four action names have permuted effects. Every cell of ice shows a letter from a to e. Four
-    letters push an arriving player by one cell, each in its own direction, and one does nothing. A
-    push triggers no further push and does not cross the border, and a move that the border stops
-    triggers none. A hole or the goal ends the episode, before or after a push. The effects of
-    actions and letters are the same in all puzzles of a `world`; letters, holes, start and goal
-    differ between puzzles.
+    of the letters push an arriving player by one cell, each in its own direction, and the fifth
+    does nothing. A push never triggers another push and does not cross the border. A move that the
+    border stops triggers no push. A hole or the goal ends the episode, before or after a push.
+
+    All puzzles of a `world` share the effects of actions and letters. Letters, holes, start and
+    goal differ between puzzles.
     """
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
@@ -61,9 +65,12 @@ class HiddenDynamicsLake(FrozenLake):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """p: probability that a cell is frozen. world: seed of the world. moves: every puzzle can
-        be solved within this number of actions (default: 6 if `size` is 4, else 10). min_moves: no
-        puzzle can be solved with fewer actions."""
+        """Create a lake of `size` rows and columns.
+
+        `p` is the probability that a cell is frozen, and `world` the seed of the dynamics. Every
+        puzzle has a shortest solution of `min_moves` to `moves` actions. The default of `moves` is
+        6 if `size` is 4, else 10.
+        """
         size = require_int(NAME, "size", size, 2, 10)
         default = 6 if size == 4 else 10
         self.moves = default if moves is None else require_int(NAME, "moves", moves, 1, 1_000_000)
@@ -80,7 +87,7 @@ class HiddenDynamicsLake(FrozenLake):
         self._effects, self._pushes = world_of(self.world)
 
     def legend(self) -> dict[str, str]:
-        """Symbol -> meaning."""
+        """Map each symbol to its meaning."""
         return {
             **{letter: f"ice with the letter {letter}" for letter in LETTERS},
             "A to E": "player on such ice",
@@ -93,8 +100,8 @@ class HiddenDynamicsLake(FrozenLake):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
-        writes it)."""
+        """Start the puzzle of `seed`, or the board in `options["board"]`, in the format of
+        `puzzle_text`."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
@@ -102,8 +109,9 @@ class HiddenDynamicsLake(FrozenLake):
         else:
             self._begin(*self._parse_board(board))
         if (options or {}).get("sample"):
-            # Here no action moves the player, so that prompts get no sample response, which would
-            # reveal the effects of actions and letters (see `spa.prompts.render`).
+            # The caller wants a state for the prompt's sample response. Such a response would
+            # reveal the effects of actions and letters, so no action moves the player here, and
+            # `spa.prompts.render` omits it.
             self._leads = [tuple(range(self.size**2))] * 4
         return self.state_text(self.default_state_text), {}
 
@@ -130,7 +138,7 @@ class HiddenDynamicsLake(FrozenLake):
         self.steps = 0
         self._ends = lake.holes | {lake.goal}
         self._noise = None
-        # For each action, the cell that each cell leads to.
+        # One table per action: the cell in which the action ends, for each cell.
         self._leads = [
             tuple(self._lead(turn, cell) for cell in range(self.size**2)) for turn in self._effects
         ]
@@ -141,15 +149,19 @@ class HiddenDynamicsLake(FrozenLake):
         return landed if push is None else self._tables[push][landed]
 
     def _push(self, cell: int, landed: int) -> int | None:
-        """The push of a player who moves from a cell to the cell `landed`; None if there is none."""
+        """The direction in which the letter at `landed` pushes a player who comes from `cell`. None
+        if the player is not pushed."""
         # A player who is stopped by the border has not arrived on a cell.
         if landed == cell or landed in self._ends:
             return None
         return self._pushes[LETTERS.index(self.letters[landed])]
 
     def way(self, key: str, action: str) -> str:
-        """The cell from which a letter pushes the player, with the letter. Without it a model would
-        have to look the letter up by a cell that is written nowhere."""
+        """The cell from which a letter pushes the player, followed by that letter. Empty if there
+        is no push.
+
+        Written searches include it, because a model looks a letter up by the key of its cell.
+        """
         index = action_index(self.to_action(action), self._labels)
         row, col = divmod(int(key), 10)
         cell = row * self.size + col
@@ -216,12 +228,12 @@ class HiddenDynamicsLake(FrozenLake):
         return f"{row}{col}"
 
     def puzzle_text(self) -> str:
-        """The initial grid."""
+        """The grid at the start of the episode."""
         return self._drawn(self.lake.start)
 
     def _parse_board(self, board: str) -> tuple[Lake, str]:
-        """Parse the lake and the letters that `board` shows. Raises ConfigError if it is not a
-        board of this size."""
+        """Parse a grid into the lake and its letters. Raises ConfigError if it is not a board of
+        this size."""
         rows = [row.split(" ") for row in board.split("\n")]
         flat = [symbol for row in rows for symbol in row]
         starts = [cell for cell, symbol in enumerate(flat) if symbol in [*LETTERS.upper()]]
@@ -235,7 +247,8 @@ class HiddenDynamicsLake(FrozenLake):
             )
         holes = frozenset(cell for cell, symbol in enumerate(flat) if symbol == HOLE)
         letters = "".join(
-            # Holes and the goal end the episode, so their letter has no effect.
+            # Holes and the goal end the episode before their letter could push, so any letter will
+            # do.
             symbol.lower() if symbol.lower() in LETTERS else LETTERS[0]
             for symbol in flat
         )
@@ -262,7 +275,8 @@ class HiddenDynamicsLake(FrozenLake):
         return (self._path() or ())[:limit]
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first three action names, a choice that reveals nothing about their effects."""
+        """The first three action names, regardless of the state, so that they reveal nothing about
+        effects."""
         return self._labels[:3]
 
     def optimal_steps(self) -> int | None:
@@ -271,8 +285,8 @@ class HiddenDynamicsLake(FrozenLake):
         return None if path is None else len(path)
 
     def best_success(self, limit: int) -> float:
-        """1 if the goal can be reached within `limit` actions (fewer if `max_steps` ends the
-        episode earlier), else 0."""
+        """1 if the goal can be reached within `limit` actions and before `max_steps` ends the
+        episode, else 0."""
         steps = self.optimal_steps()
         return float(steps is not None and steps <= self.within_steps(limit))
 

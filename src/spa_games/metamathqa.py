@@ -22,12 +22,12 @@ MARK = "The answer is:"
 def load_problems(
     source: str, split: str, limit: int | None, stamp: tuple[int, int] | None
 ) -> tuple[Problem, ...]:
-    """Load the problems of a file or Hub data set with columns `query` and `response`. `stamp` is
-    only a part of the cache key, so that a changed file is loaded again.
+    """Load the problems of a file or Hub data set with columns `query` and `response`.
 
     The answer is the text after the last "The answer is:" of the response. Rows without an answer
-    are skipped, and their number is logged. Raises DataError that names file, row and column, or if
-    no row has an answer.
+    are skipped, and their number is logged. `stamp` is unused except as a part of the cache key, so
+    that a changed file is loaded again. Raises DataError, which names file, row and column, if a
+    row is invalid, or if no row has an answer.
     """
     problems: list[Problem] = []
     without: list[int] = []
@@ -62,15 +62,17 @@ def normalize(answer: str) -> str:
 
 
 class MetamathQA(QuestionGame):
-    """Answer a word problem. Reward 1 for a correct answer, halved for every earlier wrong one.
+    """Answer a word problem. The reward is 1 for a correct answer, halved for each wrong answer
+    before it.
 
-    An answer is correct if it is the same text after lower-casing and removing white space; "7" and
-    "7.0" differ. After wrong answers, up to `retries` more may follow; with 0, the first answer
-    ends the episode. Retries also need a `max_actions_per_traj` of at least `retries` + 1.
+    An answer is correct if it equals the expected text after lower-casing and removing white space;
+    "7" and "7.0" differ. After a wrong answer, up to `retries` more attempts are allowed. With 0,
+    the first answer ends the episode. Retries also need a `max_actions_per_traj` of at least
+    `retries` + 1.
 
-    data: a parquet or JSON-lines file, or a Hub name such as `meta-math/MetaMathQA`, with columns
-    `query` and `response`; the seed samples a row uniformly. Without it, each seed generates an
-    arithmetic word problem.
+    `data` is a parquet or JSON-lines file, or a Hub name such as `meta-math/MetaMathQA`, with
+    columns `query` and `response`. The seed selects a row at random. Without `data`, each seed
+    generates an arithmetic word problem.
     """
 
     changes = ()
@@ -81,7 +83,7 @@ class MetamathQA(QuestionGame):
         data: str | None = None,
         split: str = "train",
         max_instances: int | None = None,
-        # The default allows no second answer, like the original with its one action per episode.
+        # The original allows one action per episode, so by default there is no second attempt.
         retries: int = 0,
     ) -> None:
         limit = (
@@ -102,7 +104,8 @@ class MetamathQA(QuestionGame):
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:
-            # `rng.integers` may return other values in another version of NumPy (see `uniforms`).
+            # Use `rng.random`, because `rng.integers` may give other values in other NumPy
+            # versions.
             self.problem = self.problems[int(rng.random() * len(self.problems))]
         else:
             self.problem = generate_problem(rng)
@@ -117,7 +120,7 @@ class MetamathQA(QuestionGame):
         return right, 0.5**self.wrong if right else 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """The task, and the cost of a retry."""
+        """The task and, if there are retries, their cost."""
         text = "Solve the problem. Answer with the result alone, without units, words or steps."
         if self.retries:
             text += f" After a wrong answer you may try again, {self.retries} more at most;"

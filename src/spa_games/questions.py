@@ -1,4 +1,4 @@
-"""Base class of games that ask a question and allow retries: MetamathQA and Reasoning Gym."""
+"""Base class of games that ask a question and may allow retries: MetamathQA and Reasoning Gym."""
 
 from abc import abstractmethod
 from typing import Any
@@ -11,8 +11,8 @@ MAX_ANSWER = 1000
 
 
 class QuestionGame(TextEnv):
-    """A game that asks one question per episode. After wrong answers, up to `retries` more may
-    follow."""
+    """A game with one question per episode. After a wrong answer, up to `retries` more attempts are
+    allowed."""
 
     def __init__(self, retries: int) -> None:
         self.retries = retries
@@ -37,7 +37,7 @@ class QuestionGame(TextEnv):
         return self.right or self.wrong > self.retries
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge an answer. A text that is empty, too long, or given after the end changes
+        """Judge an answer. A text that is empty or too long, or that comes after the end, changes
         nothing."""
         answer = self.to_action(action) if isinstance(action, str) and not self._over else None
         reward = 0.0
@@ -53,7 +53,8 @@ class QuestionGame(TextEnv):
         return self.state_text("grid"), reward, self._over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The question, and the number of wrong answers so far; the same text in every mode."""
+        """The question and, after an answer, the result or the number of answers left. All modes
+        show the same text."""
         if self.right:
             return f"{self._question()}\nYour answer was right."
         if not self.wrong:
@@ -62,7 +63,7 @@ class QuestionGame(TextEnv):
         return f"{self._question()}\nWrong answers so far: {self.wrong}. Answers left: {left}."
 
     def to_action(self, text: str) -> str | None:
-        """The answer without surrounding white space; None if it is empty or longer than 1,000
+        """The text without surrounding white space. None if it is blank or longer than 1,000
         characters."""
         return text.strip() if text.strip() and len(text) <= MAX_ANSWER else None
 

@@ -14,12 +14,12 @@ NAMES = {"U": "Up", "L": "Left", "F": "Front", "R": "Right", "B": "Back", "D": "
 
 
 class RubiksCube(TextEnv):
-    """Solve a 2x2 cube by quarter turns of its faces. Reward 1 when each face has one colour, else
-    0.
+    """Solve a 2x2 cube by quarter turns of its faces. The reward is 1 when each face has one
+    colour, else 0.
 
-    The puzzle is a scramble that needs exactly `scramble_depth` quarter turns, as verified by the
-    solver: turns that undo each other or turn the cube as a whole do not count. `max_steps`
-    truncates the episode.
+    The solver verifies that each scramble needs exactly `scramble_depth` quarter turns, so turns
+    that undo each other or rotate the whole cube do not count. The episode is truncated after
+    `max_steps` actions.
     """
 
     # At depth 1 there are only twelve scrambles, so puzzles repeat.
@@ -37,7 +37,7 @@ class RubiksCube(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Scramble the cube. Episodes are deterministic."""
+        """Scramble the cube of the seed. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         uniform = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
@@ -52,8 +52,8 @@ class RubiksCube(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Make one quarter turn. An unknown action, or an action after the end, is invalid and
-        turns nothing."""
+        """Make one quarter turn. An unknown action, or any action after the end, is invalid and
+        leaves the cube as it is."""
         index = action_index(action, ACTIONS)
         over = is_solved(self.cube)
         before = self.cube
@@ -83,7 +83,7 @@ class RubiksCube(TextEnv):
         return ACTIONS
 
     def legend(self) -> dict[str, str]:
-        """Sticker -> colour."""
+        """Map each sticker's letter to its colour."""
         return dict(COLOURS)
 
     def instruction(self, mode: StateText) -> str:
@@ -96,7 +96,8 @@ class RubiksCube(TextEnv):
             "of the up face and the upper row of the down face touch the front face; left, front, right and back "
             "follow each other from left to right."
         )
-        # Prompts with coordinates alone have no legend, but every mode of this game shows letters.
+        # `instruction` must explain the letters, because prompts with coordinates alone have no
+        # legend.
         if mode == "coords":
             text += f" Stickers: {', '.join(f'{key} {name}' for key, name in COLOURS.items())}."
         return text

@@ -20,11 +20,11 @@ from spa_games.solvers.sokoban import fewest_moves, shortest_moves
 
 NAME = "sokoban"
 HARD_RUNS = 4
-"""Number of episodes that each reference policy must lose before a room counts as hard."""
+"""Number of episodes per reference policy, all of which must fail for a room to count as hard."""
 MOST_ROOMS = 10_000
-"""Number of rooms to sample for a hard puzzle before an error is raised."""
+"""Number of rooms to try for a hard puzzle before raising an error."""
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
-# The ids are the original's, because its option `grid_lookup` refers to them.
+# The ids equal the original's, because the option `grid_lookup` refers to them.
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
 MEANINGS = {
     0: "wall",
@@ -48,10 +48,10 @@ SPRITES = {
 
 
 class Sokoban(GridGame):
-    """A room with boxes, as many targets, and a player who pushes the boxes.
+    """A room with boxes, an equal number of targets, and a player who pushes the boxes.
 
-    Reward: -0.1 for each action, +1 when more boxes are on targets than before, -1 when fewer are,
-    +10 when all are.
+    The reward is -0.1 for each action, plus 1 if it raises the number of boxes on targets, minus 1
+    if it lowers that number. Solving the puzzle adds 10.
     """
 
     changes = ("boxes", "_grid_chars")
@@ -73,19 +73,20 @@ class Sokoban(GridGame):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """dim_x: rows, dim_y: columns, walls included. num_boxes: a number, or a list from which
-        each puzzle takes a random one. search_depth: maximum number of reverse moves in the
-        generator.
+        """Create a room of `dim_x` rows and `dim_y` columns, walls included.
 
-        hard: accept only rooms that can be solved within this many actions, but that neither
-        reference policy of `spa.envs.reference` (walk, look-ahead) solves within it in `HARD_RUNS`
-        episodes each. Episodes are seeded by the puzzle's seed and the room's index; the first
-        accepted room is the puzzle.
+        `num_boxes` is a number, or a list from which each puzzle takes a number at random.
+        `search_depth` is the maximum number of reverse moves in the generator.
+
+        `hard` accepts a room only if it can be solved within this number of actions, and each
+        reference policy of `spa.envs.reference` (walk, look-ahead) fails to do so in all of
+        `HARD_RUNS` episodes. The seed of the puzzle and the index of the room seed these episodes.
+        The first accepted room is the puzzle.
         """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
-        # The generator puts each box on a target first. The player and one free cell also need
-        # room.
+        # The generator first puts each box on a target. The player and one free cell need space,
+        # too.
         room_for = (self.rows - 2) * (self.cols - 2) - 2
         if room_for < 1:
             raise ConfigError(
@@ -114,7 +115,8 @@ class Sokoban(GridGame):
             state_text=state_text,
         )
         stride = self.cols + 1
-        # A row of the drawing has its line break at the end, so a step up or down is cols + 1.
+        # In the grid text, a line break ends each row, so a step up or down changes the index by
+        # cols + 1.
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
         self._deltas = [steps[direction] for direction in self._means]
         # An upper limit for the length of a state text: the grid, three lists of cells, and the
@@ -125,8 +127,8 @@ class Sokoban(GridGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
-        writes it)."""
+        """Start the puzzle of `seed`, or the board in `options["board"]`, in the format of
+        `puzzle_text`."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
@@ -136,7 +138,7 @@ class Sokoban(GridGame):
         return self.state_text(self.default_state_text), {}
 
     def _sample(self, puzzle_seed: int) -> None:
-        """Generate the puzzle of a seed and begin it."""
+        """Generate the puzzle of a seed and start it."""
         rng = seeds.stream(puzzle_seed, "sokoban/puzzle")
         boxes = self._counts[0]
         if len(self._counts) > 1:
@@ -152,8 +154,8 @@ class Sokoban(GridGame):
         )
 
     def _is_hard(self, actions: int, chance: int) -> bool:
-        """Return whether the room can be solved within `actions`, but not by the reference
-        policies."""
+        """Return whether the current room can be solved within `actions` steps, but not by the
+        reference policies. The seed of their episodes is `chance`."""
         room = self.room
         steps = fewest_moves(room)
         if steps is None or steps > actions:
@@ -177,8 +179,8 @@ class Sokoban(GridGame):
         self._grid_chars = self._render_grid(self._symbols)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Make one move; walking into a box pushes it if the cell behind it is free. An unknown
-        action, or an action after the end, changes nothing."""
+        """Make one move. Walking into a box pushes it if the cell behind it is free. An unknown
+        action, or any action after the end, moves nothing."""
         self.steps += 1
         index = action_index(action, self._labels)
         # After the end, an action neither moves the player nor earns a reward.
@@ -214,7 +216,7 @@ class Sokoban(GridGame):
                 return False
             boxes.remove(ahead)
             boxes.add(beyond)
-            # At most three characters of the drawing change in a move.
+            # A move changes at most three characters of the grid.
             self._grid_chars[beyond] = self._symbols[
                 BOX_ON_TARGET if beyond in self._targets else BOX
             ]
@@ -229,7 +231,7 @@ class Sokoban(GridGame):
         return "".join(self._grid_chars)
 
     def _render_grid(self, symbols: Mapping[int, str]) -> list[str]:
-        """The room's characters, line breaks included; a cell's number is the index of its
+        """The characters of the grid, line breaks included. A cell's number is the index of its
         character."""
         stride = self.cols + 1
         out = [symbols[WALL]] * (self.rows * stride - 1)
@@ -269,8 +271,8 @@ class Sokoban(GridGame):
         return "; ".join(parts) + "."
 
     def _parse(self, board: str) -> Room:
-        """Parse the room that `board` shows in the standard symbols. Raises ConfigError if it does
-        not fit this instance."""
+        """Parse a board in the standard symbols. Raises ConfigError if it does not fit the options
+        of this instance."""
         stride = self.cols + 1
         rows = sokoban_lines(board)
         cells: dict[str, list[int]] = {symbol: [] for symbol in SYMBOLS.values()}
@@ -311,7 +313,7 @@ class Sokoban(GridGame):
         )
 
     def puzzle_text(self) -> str:
-        """The initial board in the standard symbols, whatever this instance's symbols are."""
+        """The initial board in the standard symbols, even if this instance shows other symbols."""
         room = self.room
         stride = self.cols + 1
         out = [
@@ -332,7 +334,7 @@ class Sokoban(GridGame):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The first moves of a shortest solution."""
         moves = shortest_moves(self._now()) or ()
-        # The solver numbers moves in the order up, down, left, right; labels may be permuted.
+        # The solver numbers moves in the order up, down, left, right, but labels may be permuted.
         labels = [self._labels[self._deltas.index(delta)] for delta in self.room.deltas()]
         return tuple(labels[move] for move in moves[:limit])
 
@@ -341,7 +343,7 @@ class Sokoban(GridGame):
         return fewest_moves(self._now())
 
     def greedy_action(self, rng: Any) -> str | None:
-        """The move that leads to the lowest `goal_distance`, ignoring walls. Ties are broken at
+        """The move with the lowest `goal_distance` after it, ignoring walls. Ties are broken at
         random."""
         costs = [
             _distance(*_moved(self.player, self.boxes, delta), self._targets, self.cols + 1)
@@ -353,17 +355,17 @@ class Sokoban(GridGame):
         return best[int(rng.integers(len(best)))]
 
     def goal_distance(self) -> float:
-        """Estimate the distance to the goal without regard to walls: twice the steps of the boxes
-        to the targets, plus the player's steps to the nearest cell from which a push brings a box
-        closer."""
+        """Estimate the distance to the goal, ignoring walls. It is twice the number of pushes that
+        bring all boxes to targets. Added to it are the player's steps to the nearest cell from
+        which a push moves a box closer."""
         return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 
     def state_value(self, text: str) -> float:
-        """The share of boxes that the text shows on targets."""
+        """The fraction of the boxes that are on targets in a state text."""
         grid = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in grid)
-        # Without a grid, count the cells of the sentence after the last `(√)`, as in `boxes on
-        # targets (√) are at (1,2) (3,4)`.
+        # Without a grid, count the cells after the last `(√)`, as in `boxes on targets (√) are at
+        # (1,2) (3,4)`.
         if not grid:
             shown = (
                 text.rpartition(f"({self._symbols[BOX_ON_TARGET]})")[2].count("(")
@@ -373,16 +375,16 @@ class Sokoban(GridGame):
         return min(1.0, shown / self.num_boxes)
 
     def state_key(self) -> str | None:
-        """Row and column of the player, then of each box, in digits: 1322 for a player at (1,3) and
-        a box at (2,2). None for rooms of more than ten rows or columns."""
+        """The rows and columns of the player and each box as digits: 1322 for a player at (1,3) and
+        a box at (2,2). None for rooms with more than ten rows or columns."""
         if max(self.rows, self.cols) > 10:
             return None
         cells = [self.player, *sorted(self.boxes)]
         return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
 
     def state_outcome(self) -> str:
-        """ "goal"; "dead" if a box is in a corner that is not a target; else "". Other dead ends
-        also give "", because they cannot be seen from a single box."""
+        """Return "goal", "dead" if a box is in a corner that is not a target, else "". Other dead
+        ends are not detected."""
         if self.on_target == self.num_boxes:
             return "goal"
         return "dead" if any(map(self._in_corner, self.boxes - self._targets)) else ""
@@ -390,18 +392,18 @@ class Sokoban(GridGame):
     def _in_corner(self, cell: int) -> bool:
         floor = self.room.floor
         up, down, left, right = self.room.deltas()
-        # A box moves along an axis only if both of its neighbours there are floor.
+        # A box can move along an axis only if both of its neighbours on that axis are floor.
         return not ({cell + up, cell + down} <= floor or {cell + left, cell + right} <= floor)
 
     def key_of_text(self, text: str) -> str | None:
-        """The key of the state that a grid shows; None for other texts, such as a coordinate
-        sentence, which does not show the walls."""
+        """The key of the state in a grid. None for texts without a grid, because a coordinate
+        sentence does not show the walls."""
         shown = self._shown(text)
         return None if shown is None else shown.state_key()
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The state text of the room in `text` for the state `key`; None if `text` has no grid or
-        the room has no such state."""
+        """Render the state `key` of the room in `text`. None if `text` has no grid or the room has
+        no such state."""
         shown = self._shown(text)
         there = None if shown is None else shown._at(key)
         if there is None:
@@ -414,7 +416,7 @@ class Sokoban(GridGame):
             return None
         stride = self.cols + 1
         player, *boxes = (int(key[i]) * stride + int(key[i + 1]) for i in range(0, len(key), 2))
-        # Columns beyond the room would name cells of the next row, or line breaks.
+        # A column outside the board would be mistaken for a line break or a cell of the next row.
         inside = all(int(column) < self.cols for column in key[1::2])
         taken = {player, *boxes}
         if not inside or len(taken) < 1 + self.num_boxes or not taken <= self.room.floor:
@@ -446,12 +448,13 @@ class Sokoban(GridGame):
         )
 
     def outcome_of_text(self, text: str) -> str:
-        """The outcome of the state that a grid shows; empty without a grid."""
+        """The outcome of the state in a grid, in the words of `state_outcome`. Empty without a
+        grid."""
         shown = self._shown(text)
         return "" if shown is None else shown.state_outcome()
 
     def _shown(self, text: str) -> "Sokoban | None":
-        """A copy of the game in the state that a grid shows; None if the text has no valid grid."""
+        """A copy of the game in the state that a grid shows. None if the text has no valid grid."""
         standard = str.maketrans(
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
@@ -466,7 +469,7 @@ class Sokoban(GridGame):
         return shown
 
     def _sprites(self) -> list[list[tuple[str, ...]]]:
-        # Every symbol is one character, so the grid's text has one for each cell.
+        # All symbols are single characters, so the grid text has one character per cell.
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
         return [[names[symbol] for symbol in row] for row in self._grid().split("\n")]
 
@@ -489,7 +492,7 @@ class Sokoban(GridGame):
 
 
 def _moved(player: int, boxes: Set[int], delta: int) -> tuple[int, Set[int]]:
-    """The player and the boxes after a move on a floor without walls."""
+    """The player and the boxes after a move in a room without walls."""
     ahead = player + delta
     if ahead not in boxes:
         return ahead, boxes
@@ -502,7 +505,7 @@ def _distance(player: int, boxes: Set[int], targets: Set[int], stride: int) -> f
     if boxes == targets:
         return 0.0
     away = sorted(boxes - targets)
-    # Choose the assignment of boxes to targets with the fewest steps.
+    # Assign boxes to targets so that the total number of steps is smallest.
     least = min(
         (
             sum(_steps(box, target, stride) for box, target in zip(away, order, strict=True)),
@@ -537,9 +540,10 @@ def _pushing_cells(box: int, target: int, stride: int) -> list[int]:
 
 
 def _approach(player: int, box: int, side: int, stride: int) -> int:
-    """The player's number of steps to `side`, a neighbour of `box`, walking around the box."""
+    """The player's number of steps to `side`, a cell next to `box`, walking around the box if
+    necessary."""
     steps = _steps(player, side, stride)
-    # The box is in the way if it is between player and `side` in a straight line.
+    # The box is in the way if it is between the player and `side` on a straight line.
     around = _steps(player, box, stride) + 1 == steps and (
         player // stride == side // stride or player % stride == side % stride
     )

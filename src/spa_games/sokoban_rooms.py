@@ -1,11 +1,11 @@
 """Random Sokoban rooms with the distribution of gym-sokoban's generator.
 
-A walk over an empty board carves the floor. Player and targets are placed at random, every box
-starts on its target, and the boxes are pulled away by playing backwards. Of all states that a
-depth-first search visits, the one with the highest score becomes the puzzle, so every room can be
-solved. Finally, the player may take a few random steps.
+A random walk carves the floor, and the player and the targets are placed at random. Every box
+starts on its target, and a depth-first search plays backwards, pulling the boxes away. The visited
+state with the highest score becomes the puzzle, so every room can be solved. Finally, the player
+may take a few random steps.
 
-Cells are numbered like the characters of the grid: row * (cols + 1) + column. The line breaks
+Cells are numbered like the characters of the grid text: row * (cols + 1) + column. The line breaks
 count as walls.
 """
 
@@ -21,7 +21,8 @@ from spa.errors import ConfigError
 # The constants below are gym-sokoban's.
 TURN_PROBABILITY = 0.35
 MAX_STATES = 300_000
-# The cells that one step of the carving walk opens, as (row, column) offsets from the walker.
+# Each brush lists the cells that one step of the carving walk opens, as (row, column) offsets from
+# the current cell.
 BRUSHES = (
     ((0, -1), (0, 0), (0, 1)),
     ((-1, 0), (0, 0), (1, 0)),
@@ -32,10 +33,13 @@ BRUSHES = (
 
 
 Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
-"""The part of a search state that only pulls change: (flags, cells, score, details). flags: the
-boxes as bits (see `_pull_apart`). cells: the player's cells seen with these flags, as the bits of
-one integer, in a list that all layouts with these flags share. details: the boxes by target, their
-displacement, how often the pulled box changed, and the index of the box pulled last."""
+"""The part of a search state that changes only with a pull: (flags, cells, score, details).
+
+`flags` has the boxes as bits (see `_pull_apart`). `cells` is a list with one integer, whose bits
+are the player's cells visited with these flags. All layouts with these flags share the list.
+`details` are the boxes in the order of their targets, their displacement, the number of changes of
+the pulled box, and the index of the box pulled last.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +62,16 @@ class Room:
 def generate_room(
     rng: np.random.Generator, rows: int, cols: int, num_boxes: int, search_depth: int = 300
 ) -> Room:
-    """Generate a random solvable room with all boxes off target.
+    """Generate a random solvable room in which no box is on a target.
 
-    Raises ConfigError if 1,000 attempts give no room, because the board is too small for the boxes
-    or the search too shallow.
+    Raises ConfigError if 1,000 attempts fail, because the board is too small for the boxes or the
+    search too shallow.
     """
     uniform = uniforms(rng, 128)
     # The original gives up after four boards, which would leave some seeds without a puzzle.
     for _ in range(1_000):
         floor = _carve(uniform, rows, cols)
-        # The player and each box need a cell, and one more must be free to move to.
+        # The player and each box need a cell, and the player needs one more to move to.
         if len(floor) <= num_boxes + 1:
             continue
         free = list(floor)
@@ -79,8 +83,8 @@ def generate_room(
         )
         moved = _displacement(room)
         if moved:
-            # As in the original, the player walks randomly more often if the boxes moved by one
-            # cell in total.
+            # As in the original, random steps are more likely if the boxes moved by only one cell
+            # in total.
             return _stroll(uniform, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
@@ -90,7 +94,8 @@ def generate_room(
 
 @lru_cache(maxsize=32)
 def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
-    """For each inner cell, the cells that each brush opens there, as bits; and all inner cells."""
+    """Return the cells that each brush opens at each inner cell, as bits, and the list of all inner
+    cells."""
     stride = cols + 1
     inner = [row * stride + col for row in range(1, rows - 1) for col in range(1, cols - 1)]
     mask = sum(1 << cell for cell in inner)
@@ -106,7 +111,8 @@ def _brush_tables(rows: int, cols: int) -> tuple[dict[int, tuple[int, ...]], tup
 
 
 def _carve(uniform: Callable[[], float], rows: int, cols: int) -> list[int]:
-    """The floor cells that a random walk of 1.7 * (rows + cols) steps opens, in row-major order."""
+    """Carve the floor by a random walk of 1.7 * (rows + cols) steps. Returns the floor cells in
+    row-major order."""
     brushes, inner = _brush_tables(rows, cols)
     headings = ((1, 0), (0, 1), (-1, 0), (0, -1))
     down, right = headings[int(uniform() * 4)]
@@ -127,7 +133,7 @@ def _carve(uniform: Callable[[], float], rows: int, cols: int) -> list[int]:
 
 
 def _displacement(room: Room) -> int:
-    """Sum of the Manhattan distances between each box and the target it started on."""
+    """Sum of the Manhattan distances between each box and its initial target."""
     stride = room.cols + 1
     return sum(
         abs(box // stride - target // stride) + abs(box % stride - target % stride)
@@ -136,16 +142,16 @@ def _displacement(room: Room) -> int:
 
 
 def _pull_apart(room: Room, search_depth: int) -> Room:
-    """The best state that a backward search from the solved `room` visits.
+    """Search backwards from the solved `room` and return the visited state with the highest score.
 
     The search is depth-first, in the order up, down, left, right. A player who moves away from a
-    box pulls it along. A state's score is the number of times that the pulled box changed, times
-    the displacement; 0 if a target is occupied. Ties go to the first state. As in the original, a
-    box that was pulled back to its old cell gives a different state from a box that was never
-    pulled.
+    box pulls it along. The score is the boxes' total displacement, times the number of changes from
+    one pulled box to another. It is 0 if a target is occupied. Ties go to the first state. As in
+    the original, a box that was pulled back to its old cell gives a different state from a box that
+    was never pulled.
 
-    Floor cells are renumbered from 0. `flags` holds the boxes as bits, and, shifted by `count`
-    bits, the boxes that were ever pulled.
+    Floor cells are renumbered from 0 to `count` - 1. Bit c of `flags` is set if a box is on cell c.
+    Bit c + `count` is set if that box was ever pulled.
     """
     cells = sorted(room.floor)
     number = {cell: index for index, cell in enumerate(cells)}
@@ -157,8 +163,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     states = 0
     best_score = 0
     best = (number[room.player], tuple(targets))
-    # Maps flags (boxes, and boxes once pulled) to the cells where the player was seen, as bits. The
-    # cells are in a list of one integer, which all layouts with these flags share and update.
+    # Maps flags to the cells where the player was seen, as bits. The bits are in a list of one
+    # integer, which all layouts with these flags share and update.
     seen: dict[int, list[int]] = {target_bits: [0]}
     layout = (target_bits, seen[target_bits], 0, (best[1], 0, 0, -1))
     stack: list[tuple[int, int, Layout]] = [(best[0], 1, layout)]
@@ -172,8 +178,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             continue
         cells_seen[0] = visited = visited | here
         states += 1
-        # A state with a box or the player on a target has score 0. Flags of pulled boxes use the
-        # bits above all cells, so `target_bits` does not touch them.
+        # A state with a box or the player on a target has score 0. The flags of pulled boxes are
+        # above the bits of all cells, so `target_bits` does not overlap them.
         if score > best_score and not (flags | here) & target_bits:
             best = (player, details[0])
             best_score = score
@@ -182,11 +188,12 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
             continue
         closed = flags | visited
         for ahead, ahead_bit, behind, behind_bit in ways[player]:
-            # Without a box behind, the player walks, to a free cell not yet seen with these boxes.
+            # Without a box behind, the player walks to a free cell that was not yet visited with
+            # these boxes.
             if not flags & behind_bit:
                 if not closed & ahead_bit:
                     stack.append((ahead, depth, layout))
-            # In a pull, the box behind moves to the player's cell, and its flag marks it as pulled.
+            # In a pull, the box behind moves to the player's cell, where a flag marks it as pulled.
             elif not flags & ahead_bit:
                 after = flags & ~(behind_bit | behind_bit << count) | here | here << count
                 there = seen.setdefault(after, [0])
@@ -195,8 +202,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
                     index = boxes.index(behind)
                     boxes = (*boxes[:index], player, *boxes[index + 1 :])
                     moved += distances[index][player] - distances[index][behind]
-                    # The score rewards changes of the pulled box, which make the player walk to
-                    # another one.
+                    # The score rewards switching to another box, because the player must walk
+                    # between boxes.
                     swaps += index != last
                     stack.append(
                         (ahead, depth, (after, there, moved * swaps, (boxes, moved, swaps, index)))
@@ -213,8 +220,8 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
 
 
 def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, int]]]:
-    """For each floor cell, the moves to other floor cells: the cell ahead and its bit, the cell
-    behind and its bit.
+    """List the moves from each floor cell to other floor cells, as (cell ahead, its bit, cell
+    behind, its bit).
 
     Cells are given by their index in `number`. If the cell behind is a wall, its index is -1 and
     its bit 0. The order is right, left, down, up, because a stack returns the last entry first.
@@ -237,7 +244,7 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
 
 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
-    """For each target, the Manhattan distance from each cell."""
+    """The Manhattan distance from each target to every cell."""
     places = [divmod(cell, stride) for cell in cells]
     return [
         [abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places]
@@ -246,12 +253,13 @@ def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[i
 
 
 def _stroll(uniform: Callable[[], float], room: Room, probability: float) -> Room:
-    """Move the player by up to three random steps over free cells, visiting none twice."""
+    """With the given probability, move the player by one to three random steps over free cells,
+    visiting none twice."""
     if uniform() >= probability:
         return room
     player = room.player
     visited = {room.player, *room.boxes}
-    # One to three steps: after each of the first two, the walk continues with probability 1/2.
+    # After each of the first two steps, the walk continues with probability 1/2.
     for _ in range(3):
         ways = [player + delta for delta in room.deltas() if player + delta in room.floor - visited]
         if not ways:

@@ -1,4 +1,4 @@
-"""Sudoku: fill the board so that every row, column and box holds each digit once."""
+"""Sudoku: fill the board so that every row, column and box contains each digit once."""
 
 import re
 from collections import deque
@@ -25,20 +25,20 @@ from spa_games.boards import sudoku_rows
 from spa_games.solvers.sudoku import Board, houses, peers, solve, stays_unique
 
 NAME = "sudoku"
-# These are the original's numbers. It has two tables, which differ for 4x4 easy; its experiments
-# use 12.
+# Numbers of given digits, as in the original. Its two tables differ for 4x4 easy, where its
+# experiments use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
-# The fewest clues of a board with a single solution: proven for 4x4 and 9x9, the lowest known
+# The fewest clues of a board with a unique solution: proven for 4x4 and 9x9, the lowest known
 # number for 16x16.
 FEWEST_CLUES = {4: 4, 9: 17, 16: 55}
 
 MAX_BOARDS = 1_000
-"""Maximum number of boards that the expert searches for a way to correct wrong digits."""
+"""Maximum number of boards in the expert's search for a way to correct wrong digits."""
 
 
 def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Board, Board]:
-    """Generate a puzzle with exactly `clues` given digits and one solution. Returns the puzzle and
-    the solution.
+    """Generate a puzzle with exactly `clues` given digits and a unique solution. Returns the puzzle
+    and the solution.
 
     Raises ConfigError if none of 100 solved boards can be reduced to `clues` digits.
     """
@@ -55,8 +55,8 @@ def generate_board(rng: np.random.Generator, size: int, clues: int) -> tuple[Boa
 
 
 def _solved(uniform: Callable[[], float], size: int) -> Board:
-    """A random solved board: a regular board with bands, rows, stacks, columns and digits
-    shuffled."""
+    """Generate a random solved board by shuffling the bands, rows, stacks, columns and digits of a
+    regular board."""
     base = isqrt(size)
 
     def lines() -> list[int]:
@@ -69,13 +69,13 @@ def _solved(uniform: Callable[[], float], size: int) -> Board:
     rows = lines()
     cols = lines()
     digits = shuffled(range(1, size + 1), uniform)
-    # Row r of the regular board is its first row, shifted by r * base + r // base.
+    # Row r of the regular board is the sequence of digits, shifted by r * base + r // base.
     return tuple(digits[(row * base + row // base + col) % size] for row in rows for col in cols)
 
 
 def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
-    """Remove digits of `solution` in random order while the solution stays unique; None if `clues` is
-    not reached."""
+    """Remove digits of `solution` in random order while the solution stays unique. Return None if
+    more than `clues` digits remain."""
     board = list(solution)
     left = size * size
     for _ in range(9):
@@ -89,7 +89,7 @@ def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: i
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# `-1`, `+2`, `.5`, `1.5`: such a text names no cell.
+# Signed and decimal numbers (`-1`, `+2`, `.5`, `1.5`) never name a cell.
 _SIGNED = re.compile(r"[-+−.][0-9]|[0-9]\.[0-9]")
 # A letter of any alphabet: a word character that is neither a digit nor an underscore.
 _LETTER = re.compile(r"[^\W\d_]")
@@ -98,24 +98,24 @@ _NAMED = [
     re.compile(rf"(?<![^\W\d_]){word}[^\W\d]*[^0-9]{{0,8}}([0-9])", re.IGNORECASE)
     for word in ("row", "col")
 ]
-# `3 into (1,2)`: such a word between the first two numbers means that the digit comes first.
+# Such a word between the first two numbers means that the digit comes first: `3 into (1,2)`.
 _INTO = re.compile(r"\b(at|in|into|to|on|onto|for)\b", re.IGNORECASE)
-# `1,2 is 3`: such a word between the last two numbers means that the digit comes last.
+# Such a word between the last two numbers means that the digit comes last: `1,2 is 3`.
 _BECOMES = re.compile(r"\b(is|to|gets|becomes|as|with|digit|value)\b", re.IGNORECASE)
-# After such a word (`place 3 1 2`), either 3 or 2 may be the digit.
+# After such a word, the digit may come first or last, so `place 3 1 2` is ambiguous.
 _WRITE = re.compile(
     r"\b(place|put|write|set|fill|enter|insert|digit|number|value)\b", re.IGNORECASE
 )
 
 
 def read_move(text: str) -> tuple[int, int, int] | None:
-    """Parse row, column and digit of a move that a model wrote; None if the text is not a move or
-    is ambiguous.
+    """Parse a move that a model wrote into row, column and digit. Return None if the text is not a
+    move or is ambiguous.
 
-    A move has exactly three integers without sign or decimal point. `row` and `col...` before a
-    number name it; the third is the digit. Otherwise row and column are adjacent: `1,2,3`, `1 2 3`,
-    `(1,2)=3`, `cell 1,2 is 3`; the digit comes first only if the text makes that clear: `place 3 at
-    (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is rejected.
+    A move has exactly three integers without sign or decimal point. If `row` and `col...` each
+    precede a number, the third number is the digit. Otherwise row and column must be adjacent:
+    `1,2,3`, `1 2 3`, `(1,2)=3`, `cell 1,2 is 3`. The digit comes first only if the text makes that
+    clear: `place 3 at (1,2)`, `put 4 into cell 2,3`, `3 (1,2)`. `place 3 1 2` is rejected.
     """
     if len(text) > 200 or _SIGNED.search(text):
         return None
@@ -127,11 +127,11 @@ def read_move(text: str) -> tuple[int, int, int] | None:
     if labelled is not None:
         row, column = labelled
         return numbers[row], numbers[column], numbers[3 - row - column]
-    # `col 1, 2, 3` does not say which of the others is the row.
+    # In `col 1, 2, 3`, it is unclear which of the other numbers is the row.
     if _NAMED[1].search(text) and not _NAMED[0].search(text):
         return None
     ends = [0, *(match.end() for match in matches)]
-    # Not strict: `ends` has one more item, because the text after the last number does not matter.
+    # Not strict, because `ends` has one more item; the text after the last number does not matter.
     before, first, second = (
         text[end : match.start()] for end, match in zip(ends, matches, strict=False)
     )
@@ -152,8 +152,8 @@ def read_move(text: str) -> tuple[int, int, int] | None:
 
 
 def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
-    """The indices of row and column among the numbers, which start at `starts`, if the text names
-    both; else None."""
+    """Return the indices of the row and the column among the three numbers, if the text names both,
+    else None. The numbers begin at the positions `starts`."""
     matches = [named.search(text) for named in _NAMED]
     places = [
         starts.index(match.start(1))
@@ -164,10 +164,11 @@ def _labelled(text: str, starts: list[int]) -> tuple[int, int] | None:
 
 
 class Sudoku(TextEnv):
-    """A Sudoku with a single solution. Reward 1 when the board is complete and correct, else 0.
+    """A Sudoku with a unique solution. The reward is 1 when the board is complete and correct, else
+    0.
 
-    An action is `row,column,digit`, counted from 1. A digit that clashes with its row, column or
-    box is not written; a written digit can be replaced by another, and given digits stay.
+    An action is `row,column,digit`, counted from 1. A digit that repeats one in its row, column or
+    box is not written. A digit that the player wrote can be replaced, but the given digits cannot.
     """
 
     metadata = {"render_modes": ["text", "text_with_coordinates"]}  # noqa: RUF012 (Gymnasium's own form)
@@ -185,10 +186,13 @@ class Sudoku(TextEnv):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """clues: number of given digits, or a list from which each puzzle takes a random number.
-        Without it, `difficulty` (easy, medium, hard) decides: 12, 9 or 6 for 4x4, 36, 30 or 24 for
-        9x9, and 65, 60 or 55 % of the cells for 16x16. max_steps: None allows as many actions as
-        the puzzle has empty cells."""
+        """Create a board of `board_size` rows and columns.
+
+        `clues` is the number of given digits, or a list from which each puzzle takes a number at
+        random. Without it, `difficulty` (easy, medium, hard) determines the number: 12, 9 or 6 for
+        4x4; 36, 30 or 24 for 9x9; and 65, 60 or 55 % of the cells for 16x16. With `max_steps` None,
+        the number of actions is limited to the number of empty cells.
+        """
         self.size = require_int(NAME, "board_size", board_size, 4, 16)
         if self.size not in FEWEST_CLUES:
             raise ConfigError(f"{NAME}: option 'board_size' must be 4, 9 or 16, got {board_size!r}")
@@ -221,8 +225,8 @@ class Sudoku(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
-        writes it)."""
+        """Start the puzzle of `seed`, or the board in `options["board"]`, in the format of
+        `puzzle_text`."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
@@ -239,7 +243,7 @@ class Sudoku(TextEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Write a digit. A text that is not a move, or a move onto a given digit, is invalid and
-        changes nothing. After the end there is no reward."""
+        changes nothing. After the end, the reward is 0."""
         self.steps += 1
         # A full board cannot change, because no other digit fits.
         over = all(self.cells)
@@ -259,12 +263,13 @@ class Sudoku(TextEnv):
         return self.state_text(self.default_state_text), reward, solved, truncated, info
 
     def fits(self, cell: int, digit: int) -> bool:
-        """Return whether no other cell of the same row, column or box holds `digit`."""
+        """Return whether `digit` differs from all other digits in the cell's row, column and
+        box."""
         return all(self.cells[peer] != digit for peer in self._peers[cell])
 
     def state_text(self, mode: StateText) -> str:
-        """The board on one line, the list of empty cells, or both. Without the board, the filled
-        cells are listed too."""
+        """The board on one line, the list of empty cells, or both. Mode "coords" also lists the
+        filled cells."""
         if mode == "grid":
             return self._grid(self.cells)
         empty = self._places(lambda digit: digit == 0)
@@ -296,8 +301,8 @@ class Sudoku(TextEnv):
         )
 
     def _parse(self, board: str) -> Board:
-        """Parse the puzzle that `board` shows. Raises ConfigError if it is not a puzzle of this
-        size with one solution."""
+        """Parse a board that is given as text. Raises ConfigError if it is not a puzzle of this
+        size with a unique solution."""
         rows = sudoku_rows(board, self.size)
         valid = {".", *map(str, range(1, self.size + 1))}
         if len(rows) != self.size or any(
@@ -324,7 +329,7 @@ class Sudoku(TextEnv):
         return self._grid(self.given)
 
     def to_action(self, text: str) -> str | None:
-        """Convert a move in any form that `read_move` understands to `row,column,digit`; None if
+        """Convert a move in any form that `read_move` accepts to `row,column,digit`. Return None if
         the text is not a move or a number is out of range."""
         move = self._read(text)
         if move is None:
@@ -332,21 +337,22 @@ class Sudoku(TextEnv):
         return f"{move[0] // self.size + 1},{move[0] % self.size + 1},{move[1]}"
 
     def _read(self, text: str) -> tuple[int, int] | None:
-        """Cell and digit of a move; None if the text is not a valid move."""
+        """Parse a move into the index of its cell and the digit. Return None if the text is not a
+        move on this board."""
         move = read_move(text)
         if move is None or not all(1 <= number <= self.size for number in move):
             return None
         return (move[0] - 1) * self.size + move[1] - 1, move[2]
 
     def random_action(self, rng: Any) -> str:
-        """A random digit for a random cell that is not given, whether it fits or not."""
+        """A random digit for a random cell that is not given. It may break a rule."""
         free = [cell for cell, given in enumerate(self.given) if not given]
         cell, digit = divmod(int(rng.integers(len(free) * self.size)), self.size)
         return f"{free[cell] // self.size + 1},{free[cell] % self.size + 1},{digit + 1}"
 
     def _missing(self) -> list[tuple[int, int]]:
-        """Every empty cell with its digit in the solution, row by row; empty if the player's digits
-        rule out a solution."""
+        """Every empty cell with its digit in the solution, row by row. Empty if the player's digits
+        are incompatible with the solution, or no cell is empty."""
         solutions = solve(tuple(self.cells), self.size)
         if not solutions:
             return []
@@ -354,7 +360,7 @@ class Sudoku(TextEnv):
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The moves that fill the empty cells with the solution, row by row. If the player's digits
-        rule out a solution, one move that begins to correct them."""
+        rule out a solution, a single move that starts to correct them."""
         size = self.size
         moves = self._missing() or self._corrections()
         return tuple(
@@ -363,11 +369,14 @@ class Sudoku(TextEnv):
 
     def _corrections(self) -> list[tuple[int, int]]:
         """Find the first move of a shortest sequence of replacements after which the board has a
-        solution. If a search of `MAX_BOARDS` boards finds none, return a move that corrects one
-        wrong digit, or an empty list if no correct digit fits now."""
+        solution.
+
+        If no such sequence is found within `MAX_BOARDS` boards, return a move that corrects one
+        wrong digit. The list is empty if no correct digit fits yet.
+        """
         own = [cell for cell, digit in enumerate(self.cells) if digit and not self.given[cell]]
-        # Wrong digits may block each other's correct value until one of them is replaced by a third
-        # value.
+        # Wrong digits may block each other's correct value. Then one of them must first be replaced
+        # by a third value.
         start = tuple(self.cells)
         first: dict[Board, tuple[int, int] | None] = {start: None}
         queue = deque([start])
@@ -390,13 +399,13 @@ class Sudoku(TextEnv):
         return [(cell, solution[cell]) for cell in wrong if self.fits(cell, solution[cell])][:1]
 
     def optimal_steps(self) -> int | None:
-        """The number of empty cells, if the solution can be reached without replacing a digit; None
-        otherwise."""
+        """The number of empty cells if filling them solves the puzzle, or None if some digit must
+        be replaced first."""
         missing = self._missing()
         return len(missing) if missing or all(self.cells) else None
 
     def legal_actions(self) -> tuple[str, ...]:
-        """Every digit for every cell that is not given."""
+        """Every digit for every cell that is not given, whether it breaks a rule or not."""
         size = self.size
         return tuple(
             f"{cell // size + 1},{cell % size + 1},{digit}"
@@ -406,7 +415,7 @@ class Sudoku(TextEnv):
         )
 
     def _fitting(self) -> list[list[str]]:
-        """For each empty cell, the actions that write a digit without a clash."""
+        """For each empty cell, the actions that write a digit without breaking a rule."""
         size = self.size
         return [
             [
@@ -419,24 +428,24 @@ class Sudoku(TextEnv):
         ]
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A random digit that does not clash, in an empty cell; any legal action if there is
-        none."""
+        """A random digit that breaks no rule, in an empty cell. If there is none, any legal
+        action."""
         fitting = [action for actions in self._fitting() for action in actions]
         names = fitting or self.legal_actions()
         return names[int(rng.integers(len(names)))]
 
     def goal_distance(self) -> float:
-        """The number of empty cells; infinite if no digit fits into one of them."""
+        """The number of empty cells, or infinity if some empty cell has no possible digit."""
         fitting = self._fitting()
         return float(len(fitting)) if all(fitting) else inf
 
     state_key_format = ("cell", "cells as row and column, so that (1,2) is 12")
 
     def constraint_problem(self) -> dict[str, Variable]:
-        """Each cell as a variable, row by row. Its neighbours are the other cells of its row,
-        column and box, in this order."""
+        """Return each cell as a variable, row by row. Its neighbours are the other cells of its
+        row, then those of its column and its box."""
         size = self.size
-        # From 16x16 on, row and column can have two digits.
+        # A 16x16 board has row and column numbers of two digits, so a key needs a separator.
         mark = "" if size < 10 else "."
         keys = [f"{row + 1}{mark}{col + 1}" for row in range(size) for col in range(size)]
         house = houses(size)
@@ -459,7 +468,7 @@ class Sudoku(TextEnv):
         return found
 
     def render(self) -> str:
-        """The state text in this instance's default mode (`state_text` or `render_mode`)."""
+        """The state text in the default mode, which `state_text` or `render_mode` sets."""
         return self.state_text(self.default_state_text)
 
     def instruction(self, mode: StateText) -> str:

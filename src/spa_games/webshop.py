@@ -1,5 +1,5 @@
-"""WebShop: find and buy the product that a customer requests, through text pages (Yao et al. 2022,
-arXiv 2207.01206)."""
+"""WebShop: find and buy the product that a customer requests, on text pages (Yao et al. 2022, arXiv
+2207.01206)."""
 
 import json
 import re
@@ -36,13 +36,13 @@ ASKING = frozenset((
     "you",
 ))
 # fmt: on
-"""Words of a request that describe no product."""
+"""Words of a request that do not describe a product."""
 
 
 def parse_action(text: str) -> tuple[str, str] | None:
-    """Parse `search[words]` or `click[label]` into ("search", words) or ("click", label); None for
-    any other text."""
-    # Check the length first, since a model may write megabytes.
+    """Parse `search[words]` into ("search", words) and `click[label]` into ("click", label). Return
+    None for any other text."""
+    # A model may write megabytes, so check the length before any other work.
     if not isinstance(text, str) or len(text) > 2 * MAX_ACTION:
         return None
     text = text.strip()
@@ -57,15 +57,17 @@ def parse_action(text: str) -> tuple[str, str] | None:
 
 
 class WebShop(TextEnv):
-    """Fulfil a customer's request with one purchase in a shop of text pages. The reward for the
-    purchase is from 0 to 1 (`shop.reward`).
+    """Fulfil a customer's request with one purchase in a shop of text pages. The reward of the
+    purchase is between 0 and 1 (see `shop.reward`).
 
-    data: a folder of WebShop's product files; None generates a shop of 1,024 products. dataset:
-    "small" takes the first 1,000 products of the files, "full" all. human_goals: use the requests
-    that people wrote. split: requests to play, `train`, `val` or `test`; None means `train`, but
-    `val` in validation episodes (`reset(options={"validation": True})`). `reset(options={"split":
-    ...})` changes the split for one episode. Seed s plays request s modulo the number of requests;
-    episodes are deterministic.
+    `data` is a folder with WebShop's product files; None generates a shop of 1,024 products.
+    `dataset` "small" loads the first 1,000 products of the files, "full" all of them. `human_goals`
+    uses requests that people wrote.
+
+    `split` selects the requests: `train`, `val` or `test`. With None, validation episodes
+    (`reset(options={"validation": True})`) use `val` and all others `train`.
+    `reset(options={"split": ...})` changes the split for one episode. Seed s plays request s modulo
+    the number of requests, and episodes are deterministic.
     """
 
     changes = ()
@@ -99,8 +101,8 @@ class WebShop(TextEnv):
         """Start at the search page with the request of the seed."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         given = options or {}
-        # In the original, validation uses training requests, because its environment manager
-        # resets environments without the mode.
+        # Unlike here, validation uses training requests in the original, because its environment
+        # manager does not pass the mode to `reset`.
         usual = self.split or ("val" if given.get("validation") else "train")
         split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
         indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
@@ -128,7 +130,7 @@ class WebShop(TextEnv):
             "action_is_valid": target is not None,
             "action_is_effective": self.view != before,
             "success": bought and reward == 1.0,
-            # These keys are the original's, because its metrics read them.
+            # The original's metrics read these keys.
             "success_purchase": bought,
             "success_find": bought and reward == 1.0,
             "end_of_page": self.page.end_of_results,
@@ -147,8 +149,8 @@ class WebShop(TextEnv):
         return self.page.target(argument)
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The clicks that the page offers. Searches, which are legal on pages with a search bar,
-        are not listed."""
+        """The clicks that the page offers. Searches are not listed, although pages with a search
+        bar allow them."""
         return tuple(f"click[{link.label}]" for link in self.page.links)
 
     def state_text(self, mode: StateText) -> str:
@@ -160,7 +162,8 @@ class WebShop(TextEnv):
         return "\n".join(lines)
 
     def to_action(self, text: str) -> Action | None:
-        """`search[...]` or `click[...]` in normal form; None for any other or overlong text.
+        """Convert a text to `search[...]` or `click[...]`, with the verb in lower case and without
+        surrounding white space. Return None for any other text and for a text that is too long.
 
         The actions of one response may lead through several pages, so only `step` checks whether
         the page offers an action.
@@ -177,17 +180,17 @@ class WebShop(TextEnv):
         )
 
     def random_action(self, rng: Any) -> str:
-        """A random link of the page; on the search page, a search for three random words of the
+        """Click a random link of the page. On the search page, search for three random words of the
         request."""
         if self.page.has_search_bar:
-            # Use words of the request, since random letters would find no product.
+            # Random letters would find no product, so use words of the request.
             words = self.goal.instruction.replace("[", " ").replace("]", " ").split()
             return f"search[{' '.join(words[int(place)] for place in rng.integers(len(words), size=3))[:MAX_QUERY]}]"
         actions = self.legal_actions() or ("click[back to search]",)
         return actions[int(rng.integers(len(actions)))]
 
     def example_actions(self) -> tuple[str, ...]:
-        """A search for the product that the request describes; empty on pages without a search
+        """A search for the product that the request describes. Empty on pages without a search
         bar."""
         # `i need red shoes with size: 7, and price lower than …` -> `i need red shoes`
         asked = re.split(r",| with | and price ", self.goal.instruction, maxsplit=1)[0]
@@ -199,12 +202,12 @@ class WebShop(TextEnv):
         )
 
     def puzzle_text(self) -> str:
-        """The request and everything that its reward depends on."""
+        """The request, with everything that determines its reward."""
         return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first `limit` actions that lead from this page to buying the product that the request
-        was written for.
+        """The first `limit` actions of a sequence that buys the product for which the request was
+        written.
 
         The purchase earns the full reward if the product matches the whole request. A shorter
         sequence may exist, so `optimal_steps` is not known. Empty after the purchase, or if a
@@ -213,19 +216,20 @@ class WebShop(TextEnv):
         return self._way()[0][:limit]
 
     def best_success(self, limit: int) -> float | None:
-        """1 if `expert_actions` earns the full reward within `limit` actions; else None
-        (unknown)."""
+        """1 if `expert_actions` earns the full reward within `limit` actions, else None, because
+        the probability is unknown."""
         actions, options = self._way()
         if not 0 < len(actions) <= limit:
             return None
         return 1.0 if self.shop.judge(self.goal, self.goal.asin, options).reward == 1.0 else None
 
     def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
-        """The actions that buy the product from this page, and the options of the purchase."""
+        """Plan the purchase from the current page. Returns the actions, and the options that they
+        choose."""
         wishes = self._wishes()
         view = self.view
         actions: tuple[str, ...] = ()
-        # A chosen option cannot be unset, so leave a product page on which an unwanted option is
+        # A chosen option cannot be unset. So leave a product page on which an unwanted option is
         # chosen.
         if (
             view.kind != "item"
@@ -244,8 +248,9 @@ class WebShop(TextEnv):
         return (*actions, "click[buy now]"), view.options
 
     def _to_product(self) -> tuple[View, tuple[str, ...]]:
-        """The page of the requested product, and the actions that lead there from this page. If it
-        cannot be reached, the search page and no actions."""
+        """Find the way to the requested product. Returns its page, and the actions that lead there
+        from the current page. If the product cannot be reached, returns the search page and no
+        actions."""
         title = self.shop.products[self.goal.asin].title[:MAX_QUERY]
         # Only the search page allows a search.
         back = () if self.page.has_search_bar else ("click[back to search]",)
@@ -265,20 +270,22 @@ class WebShop(TextEnv):
         return View(), ()
 
     def _click(self, view: View, wish: View) -> str:
-        """The click that leads from the page of `view` to `wish`, which must be linked there."""
+        """The click on the page of `view` that leads to `wish`. The page must have such a link."""
         links = render(self.shop, self.goal, view).links
         return next(f"click[{link.label}]" for link in links if link.view == wish)
 
     def _wishes(self) -> dict[str, str]:
-        """The requested options with their values. Requests written by people may omit an option's
-        name, or spell its value differently from the product."""
+        """Map each requested option of the product to the value that fits the request. Requests
+        written by people may omit an option's name, or spell its value differently from the
+        product."""
         product = self.shop.products[self.goal.asin]
         offered = [(name, value) for name, values in product.options for value in values]
         chosen: dict[str, str] = {}
         for name, wish in self.goal.options:
             meant = [pair for pair in offered if pair[1] == wish or meets(pair[1], (name, wish))]
             if meant:
-                # Prefer a value that equals the wish, then an option that has the name of the wish.
+                # Prefer a value that equals the wish, then an option with the name that the wish
+                # gives.
                 option, value = min(meant, key=lambda pair: (pair[1] != wish, pair[0] != name))
                 chosen[option] = value
         return chosen

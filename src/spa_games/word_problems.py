@@ -1,4 +1,5 @@
-"""Generate arithmetic word problems with integer answers, the offline default of MetamathQA."""
+"""Generator of arithmetic word problems with integer answers. MetamathQA uses it by default, so
+that it works offline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,11 +49,11 @@ _THINGS = (
 )
 _PLACES = ("bakery", "book shop", "market", "garden centre", "toy shop", "workshop")
 
-Pick = Callable[[int, int], int]  # low, high -> an integer from low to high
+Pick = Callable[[int, int], int]  # Picks an integer from low to high, both included.
 
 
 def generate_problem(rng: np.random.Generator) -> Problem:
-    """Generate a problem of two or three steps from one of eight kinds; answers are positive
+    """Generate a problem of two or three steps from one of eight kinds. Answers are positive
     integers."""
     uniform = uniforms(rng, 16)
 
@@ -66,7 +67,7 @@ def generate_problem(rng: np.random.Generator) -> Problem:
     other = choose(_PEOPLE)
     while other == who:
         other = choose(_PEOPLE)
-    # Things and place are sampled for every kind, even if it does not use them.
+    # Sample things and place even for a kind that does not use them.
     question, answer = _KINDS[pick(0, len(_KINDS) - 1)](
         pick, who, other, choose(_THINGS), choose(_PLACES)
     )

@@ -25,14 +25,14 @@ def report(run: Path, path: str | Path | None, form: str) -> Path:
 
 
 def run_html(run: Run) -> str:
-    """Return HTML that shows a run in a notebook: Pass@1 per method, or each stage's last
-    metrics."""
+    """Return HTML that shows a run in a notebook: Pass@1 of each method, or, without evaluated
+    methods, the last metrics of each stage."""
     rows = [
         (one.label, f"{when} Pass@1", percent(getattr(one, when)))
         for one in all_recorded(run.summary)
         for when in ("before", "after")
     ]
-    # A comparison shows its result, a single run its last metrics.
+    # Only a comparison has results per method. For other runs, show the last metrics.
     if not rows:
         rows = [
             (stage.name, key, f"{value:.4g}")

@@ -1,7 +1,7 @@
 """Parse states into boards of cells, and mark the cells that differ from the true state.
 
-A state is text: a grid, a coordinate sentence, or a grid followed by the sentence. Each becomes
-rows of cells; text that is not a board becomes words.
+A state is text: a grid, a coordinate sentence, or a grid followed by a sentence. Both forms become
+rows of cells. Text that describes no board becomes a list of words.
 """
 
 import difflib
@@ -13,16 +13,16 @@ from itertools import zip_longest
 from spa.run.console import printable
 from spa.worldmodel.accuracy import is_exact
 
-# `(3,4)` or `(3, 4)`, with at most three digits each.
+# Matches `(3,4)` and `(3, 4)`, with at most three digits each.
 _COORDINATE = re.compile(r"\((\d{1,3}),\s?(\d{1,3})\)")
-# `(P) is at (0,1)` or `(O) are at (0,1) (1,0)`: a symbol and all its cells.
+# Matches a symbol and all its cells: `(P) is at (0,1)` or `(O) are at (0,1) (1,0)`.
 _ENTITY = re.compile(r"\((\S)\) (?:is|are) at ((?:\(\d{1,3},\s?\d{1,3}\)[ ,]*)+)")
-# `No empty cells.`
+# Matches a sentence of letters, such as `No empty cells.`
 _SENTENCE = re.compile(r"[A-Z][A-Za-z]+( [A-Za-z]+)+\.")
-# From the instruction: `the bottom right corner is (3,3)`.
+# Matches the size of the board in an instruction: `the bottom right corner is (3,3)`.
 _CORNER = re.compile(r"bottom right corner is \((\d{1,3}),\s?(\d{1,3})\)")
 _MAX_TEXT = 20_000
-# Larger boards are unreadable on a page, and every cell makes the page larger.
+# Larger boards are unreadable, and every cell makes the page bigger.
 _MAX_SIDE = 40
 _MAX_WORDS = 400
 EMPTY = "·"
@@ -38,8 +38,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A state for display. rows: the board's cells, row by row; empty if the text has no board.
-    words: the rest of the text. same: whether the state equals the true state."""
+    """A state for display.
+
+    `rows` has the cells of the board, row by row, and is empty if the text has no board. `words` is
+    the rest of the text. `same` tells whether the state equals the true state.
+    """
 
     rows: tuple[tuple[Cell, ...], ...] = ()
     words: tuple[Cell, ...] = ()
@@ -59,10 +62,10 @@ Size = tuple[int, int]
 
 
 def board_size(texts: Iterable[str]) -> Size | None:
-    """Number of rows and columns of an episode's boards, read from `texts` (its instruction and
-    states); None if no text contains a coordinate.
+    """Number of rows and columns of an episode's boards, read from its instruction and states
+    (`texts`). None if no text contains a coordinate.
 
-    The instruction's "bottom right corner" takes precedence; otherwise the largest coordinates
+    The instruction's "bottom right corner" takes precedence. Otherwise, the largest coordinates
     determine the size.
     """
     rows = cols = 0
@@ -80,12 +83,13 @@ def _clip(rows: int, cols: int) -> Size:
 
 
 def read_board(text: str, size: Size | None = None) -> Board:
-    """The board that `text` describes; differences are not marked."""
+    """Parse a state without marking differences. See `compare`."""
     return compare(text, None, size)
 
 
 def compare(text: str, truth: str | None, size: Size | None = None) -> Board:
-    """The board that `text` describes. Cells and words that differ from `truth` are marked."""
+    """Parse a state and mark the cells and words that differ from the true state `truth`. Nothing
+    is marked if `truth` is None."""
     rows, words = _parts(text, size)
     if truth is None:
         return Board(_mark_cells(rows, []), tuple(map(Cell, words)))
@@ -99,7 +103,8 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
     """Split a state into rows of cells, from its grid or its coordinates, and the words outside the
     grid."""
     grid, sentence = _split(text)
-    words = re.findall(r"\n|\S+", sentence.strip())  # a drawing that is no grid keeps its lines
+    # Line breaks count as words, so that text without a board keeps its lines.
+    words = re.findall(r"\n|\S+", sentence.strip())
     return grid or _placed(sentence, size), (
         words if len(words) <= _MAX_WORDS else [*words[:_MAX_WORDS], "…"]
     )
@@ -107,7 +112,7 @@ def _parts(text: str, size: Size | None) -> tuple[list[list[str]], list[str]]:
 
 def _split(text: str) -> tuple[list[list[str]], str]:
     """Split text into the cells of its grid and the sentence after it. A grid has at least two
-    lines, whose numbers of cells take at most two values."""
+    lines, with at most two different numbers of cells."""
     lines = printable(text[:_MAX_TEXT].strip("\n")).split("\n")
     # The first line with a coordinate, or the first sentence, ends the grid.
     end = next(
@@ -119,11 +124,11 @@ def _split(text: str) -> tuple[list[list[str]], str]:
         len(lines),
     )
     grid = [line.strip() for line in lines[:end] if line.strip()]
-    # Rows are written `# _ P` or `#_P`; both rows have three cells.
+    # The cells of a row may be separated, as in `# _ P`, or not, as in `#_P`.
     cells = [line.split() if "\t" in line or " " in line else list(line) for line in grid]
     widths = {len(row) for row in cells}
-    # Lines of prose could pass for a grid, but prose has more long words than lines. Two widths are
-    # allowed, so that a prediction with one bad row is still shown as a grid.
+    # Prose could pass for a grid, but it has more long words than lines. Two widths are allowed, so
+    # that a prediction with one bad row is still shown as a grid.
     long_words = sum(len(word) > 3 for line in grid for word in line.split() if word.isalpha())
     if (
         not 2 <= len(grid) <= _MAX_SIDE
@@ -136,8 +141,8 @@ def _split(text: str) -> tuple[list[list[str]], str]:
 
 
 def _placed(sentence: str, size: Size | None) -> list[list[str]]:
-    """A board from a coordinate sentence: every "(S) is at (row,col) ..." puts symbol S on its
-    cells."""
+    """Build a board from a coordinate sentence, in which "(S) is at (row,col) ..." puts symbol S on
+    these cells."""
     if size is None:
         return []
     entities = [(symbol, _COORDINATE.findall(cells)) for symbol, cells in _ENTITY.findall(sentence)]
@@ -148,7 +153,7 @@ def _placed(sentence: str, size: Size | None) -> list[list[str]]:
         for row, col in ((int(row), int(col)) for row, col in cells):
             if row < size[0] and col < size[1]:
                 here = rows[row][col]
-                # Symbols that share a cell are both shown, as in `OP` for a player in a hole.
+                # If two symbols share a cell, show both, such as `OP` for a player in a hole.
                 rows[row][col] = symbol if here == EMPTY else here + symbol
     return rows
 
@@ -165,7 +170,7 @@ def _mark_cells(rows: list[list[str]], truth: list[list[str]]) -> tuple[tuple[Ce
 
 
 def _mark_words(words: list[str], truth: list[str]) -> tuple[Cell, ...]:
-    # In long texts autojunk would treat words that occur often, such as `at`, as noise.
+    # `autojunk` would ignore words that are frequent in a long text, such as `at`.
     matcher = difflib.SequenceMatcher(None, truth, words, autojunk=False)
     return tuple(
         Cell(word, kind != "equal")

@@ -30,7 +30,8 @@ MAX_RESPONSE = 3_000
 
 
 def write_report(runs: Sequence[Path], path: Path, form: str) -> Report:
-    """Write the report on `runs` to `path` as "html", "md" or "png", and return its content.
+    """Write the report on `runs` to `path` in the format "html", "md" or "png", and return its
+    content.
 
     Unreadable runs are skipped with a warning. Raises DataError if all are unreadable.
     """
@@ -48,7 +49,7 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     try:
         return build([open_run(path) for path in paths])
     except Exception as error:
-        # Any file of a run may be damaged. Each run is built alone to find the unreadable ones.
+        # Any file of a run may be damaged, so build each run alone to find the unreadable ones.
         problems = {path: problem for path in paths if (problem := _problem(path))}
         if not problems:
             raise
@@ -62,20 +63,19 @@ def _build_readable(paths: Sequence[Path]) -> Report:
     for note in notes:
         log.warning("%s", note)
     report = build([open_run(path) for path in paths if path not in problems])
-    # The notes are listed with the reasons for the verdict, so that readers see what is missing.
+    # List the notes with the reasons for the verdict, so that readers see what is missing.
     return replace(report, certainty=(*map(printable, notes), *report.certainty))
 
 
 def _problem(path: Path) -> str:
-    """Return the reason why a run cannot be read; "" if it can. Raises DataError if `path` has no
-    run."""
+    """Return the reason why a run cannot be read, or "" if it can be read. Raises DataError if
+    `path` contains no run."""
     run = None
     try:
         run = open_run(path)
         build([run])
     except Exception as error:
-        # A path without a run is the caller's mistake, so the error is raised. A damaged run is
-        # only skipped.
+        # A path without a run is the caller's mistake, so raise. A damaged run is only skipped.
         if run is None and isinstance(error, DataError):
             raise
         return problem_text(error)
@@ -83,8 +83,8 @@ def _problem(path: Path) -> str:
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a file. If that fails, raises SpaError with the advice to choose another path with the
-    command's `option`."""
+    """Write a file. Raises SpaError if that fails; its message advises choosing another path with
+    the command-line option `option`."""
     try:
         write_atomic(path, [text])
     except OSError as error:
@@ -94,25 +94,26 @@ def write_text(path: Path, text: str, option: str) -> None:
 
 
 def html(report: Report) -> str:
-    """Render the report as one self-contained HTML page; its only scripts draw the charts."""
+    """Render the report as one self-contained HTML page. Its only scripts draw the charts."""
     return render_page("report.html.j2", report=report, endings=ENDINGS, cut=cut)
 
 
 def template(name: str) -> str:
-    """The text of a file in `templates/`."""
+    """Read a file of `templates/`."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
-    """Render a template of this package, or of another `folder`, with the report's style and
-    charts. Every text in `content` is escaped."""
+    """Render a template of this package or of another `folder`, with the styles and chart scripts
+    of reports. All text in `content` is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # The package's own CSS and JavaScript are marked safe. Jinja escapes all text of a run.
+    # Only the package's own CSS and JavaScript are marked safe. Jinja escapes all text that comes
+    # from a run.
     styles = [template("uplot.css"), template("charts.css"), template("report.css")]
     scripts = [template("uplot.js"), template("charts.js")]
     return environment.get_template(name).render(
@@ -129,10 +130,11 @@ def render_page(name: str, folder: Path = _TEMPLATES, **content: Any) -> str:
 
 
 def table_of(chart: Chart) -> Table:
-    """The chart's numbers as a table: a column for x and one per series, with about 60 rows at
-    most."""
+    """The chart's numbers as a table with one column for x and one per series. Long charts are
+    thinned to at most 60 rows."""
     columns = [dict(series.points) for series in chart.series]
-    # Series may be validated at different steps. A series without a value at x has an empty cell.
+    # Series may be validated at different steps, so a cell is empty if its series has no value at
+    # x.
     xs = sorted({x for column in columns for x in column})
     keep = thin([(x, 0.0) for x in xs], _MAX_ROWS)
     rows = [
@@ -147,7 +149,8 @@ def table_of(chart: Chart) -> Table:
 
 
 def cut(text: str, limit: int = MAX_RESPONSE) -> str:
-    """Truncate a text that is too long for a report."""
+    """Truncate a text that is too long for a report, and append the number of omitted
+    characters."""
     return (
         text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
     )

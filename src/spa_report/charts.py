@@ -1,9 +1,9 @@
-"""Charts as data. Pages draw them with uPlot (`templates/charts.js`), files with matplotlib
+"""Charts as data, for drawing by uPlot on pages (`templates/charts.js`) or by matplotlib in files
 (`figures.py`).
 
-`templates/uplot.*` is uPlot 1.6.32 (MIT). It is the smallest maintained library with bands, a
-cursor and touch that works offline from one file: 51 kB per report, compared with 1 MB for Apache
-ECharts and 4.5 MB for Plotly.
+`templates/uplot.*` is uPlot 1.6.32 (MIT). Among maintained libraries that work offline from one
+file and support bands, a cursor and touch, it is the smallest. It adds 51 kB to a report, compared
+with 1 MB for Apache ECharts and 4.5 MB for Plotly.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ Point = tuple[float, float]
 class Series:
     """A line of a chart.
 
-    points: (x, y). bands: an interval (low, high) for each point; empty if there are none.
-    episodes, tokens: numbers of episodes and tokens that the method has sampled up to each point,
-    including self-play; empty if not recorded.
+    `points` are (x, y) pairs. `bands` has an interval (low, high) for each point, or is empty.
+    `episodes` and `tokens` are the numbers that the method has sampled up to each point, including
+    self-play. They are empty if not recorded.
     """
 
     label: str
@@ -33,8 +33,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart. percent: whether the y axis runs from 0 to 100 %. band: meaning of the bands.
-    end: last value of the x axis; with 0, the points determine it."""
+    """A line chart.
+
+    With `percent`, the y axis runs from 0 to 100 %. `band` is the legend of the bands. `end` is the
+    last value of the x axis; if it is 0, the points determine the axis.
+    """
 
     title: str
     help: str
@@ -47,7 +50,8 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A table of amounts with a bar in each cell. rows: a label and one amount per category."""
+    """A table of amounts with a bar in each cell. Each of `rows` has a label and one amount per
+    category."""
 
     title: str
     help: str
@@ -58,15 +62,15 @@ class Bars:
 
 
 def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
-    """Indices of at most about `limit` points, including the first and the last."""
+    """Evenly spaced indices of at most `limit` points, including the first and the last."""
     if len(points) <= limit:
         return list(range(len(points)))
-    # The indices are evenly spaced.
     return sorted({round(index * (len(points) - 1) / (limit - 1)) for index in range(limit)})
 
 
 def number(value: float, percent: bool = False) -> str:
-    """Format a number for readers."""
+    """Format a number for display: four significant digits, two for very small and very large
+    numbers, or a percentage."""
     if percent:
         return f"{100 * value:.3g} %"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):

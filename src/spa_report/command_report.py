@@ -9,7 +9,7 @@ from spa_report import FORMATS
 
 
 def report_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa report`."""
+    """Add the arguments of `spa report` to `parser`."""
     parser.add_argument(
         "runs",
         type=Path,
@@ -39,7 +39,7 @@ def report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report, and print its verdict and its path. Returns the exit status."""
+    """Write the report and print its verdict and path. Returns the exit status."""
     from spa_report.build import write_report
 
     path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
@@ -53,8 +53,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _name(runs: Sequence[Path]) -> str:
-    """The file name of a report, without suffix. A report on several runs has another name, so that
-    it does not overwrite the first run's own report."""
+    """The file name of a report, without suffix. A report on several runs has its own name, so that
+    it does not overwrite the report on the first run alone."""
     others = "-".join(run.resolve().name for run in runs[1:])
-    # Many runs would make a name that the file system rejects.
+    # A file system would reject a name that lists many runs.
     return f"report-with-{others[:100]}" if others else "report"

@@ -1,4 +1,4 @@
-"""`spa runs`: the runs of a folder as a table."""
+"""`spa runs`: list the runs of a folder in a table."""
 
 import argparse
 import time
@@ -9,7 +9,7 @@ from spa.tables import Table
 
 
 def runs_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa runs`."""
+    """Add the arguments of `spa runs` to `parser`."""
     parser.add_argument(
         "folder",
         type=Path,
@@ -21,7 +21,7 @@ def runs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def runs(options: argparse.Namespace) -> int:
-    """Print state, result, seeds and duration of every run. Returns the exit status."""
+    """Print the state, result, seeds and duration of every run. Returns the exit status."""
     from spa_report.overview import list_runs
 
     lines = list(list_runs(options.folder, time.time()))

@@ -1,4 +1,4 @@
-"""`spa view`: runs, curves and episodes in a browser."""
+"""`spa view`: show runs, curves and episodes in a browser."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from spa.run.console import write_out
 
 
 def view_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa view`."""
+    """Add the arguments of `spa view` to `parser`."""
     parser.add_argument(
         "folder",
         type=Path,
@@ -64,5 +64,5 @@ def view(options: argparse.Namespace) -> int:
             f"cannot listen on {options.host}:{options.port}: {error}. Choose another port with --port, "
             "or a free port with --port 0."
         ) from error
-    # Without the token every user of the machine could read the runs.
+    # The token keeps other users of the machine from reading the runs.
     return run_server(server, "", browser=not options.no_browser, query=f"?token={server.token}")

@@ -1,4 +1,4 @@
-"""Collect the contents of a report, before it becomes HTML, Markdown or an image."""
+"""Collect the content of a report before it is rendered as HTML, Markdown or an image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a report shows, in the order of the page."""
+    """The content of a report, in the order of the page."""
 
     title: str
     setting: str
@@ -44,7 +44,7 @@ class Report:
     k: int | None
     rows: tuple[MethodResult, ...]
     when: str
-    """Time of the measurement: `after PPO`, or `at step N` while a method is in progress."""
+    """Time of the measurement: `after PPO`, or `at step N` while a method is still training."""
     seeds: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     endings: Bars | None
     failures: tuple[str, ...]
@@ -58,7 +58,8 @@ class Report:
 
 
 def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
-    """Build the report on one or several runs. Without `episodes`, its gallery is empty."""
+    """Collect the content of a report on one or several runs. With `episodes` False, the gallery is
+    empty."""
     runs = told_apart(runs)
     methods = results.list_methods(runs)
     # While a method trains, the results in summary.json belong to an earlier run and are hidden.
@@ -82,7 +83,7 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
     ]
     columns, differences = _differences(methods)
     verdict, certainty = results.verdict(rows, runs)
-    # Keep only the labels of methods: a `trained longer` row has no episodes of its own.
+    # Keep only labels of methods, because a `trained longer` row has no episodes of its own.
     order = list(dict.fromkeys(row.label for row in rows if row.label in steps))
     return Report(
         title=printable(" and ".join(run.name for run in runs)),
@@ -120,7 +121,7 @@ def _setting(methods: list[RunArm], wins: dict[str, facts.Wins]) -> str:
         str(tag) for flat in flats for tag in flat.get("es_manager.val.env_configs.tags") or ()
     )
     models = dict.fromkeys(str(flat["model_path"]) for flat in flats if flat.get("model_path"))
-    # Puzzles are counted once per seed, as in `Interval.n`.
+    # A puzzle counts once per seed, as in `Interval.n`.
     counts = sorted({sum(map(len, counts_of.values())) for counts_of in wins.values()} - {0})
     puzzles = " to ".join(f"{count:,}" for count in dict.fromkeys(counts[:1] + counts[-1:]))
     parts = (
@@ -166,15 +167,15 @@ PLACES = {
     "sft.trainer.default_local_dir",
     "generate.output_dir",
 }
-"""Keys that set the paths of a method's files. They always differ, so comparing them is useless."""
+"""Keys that set the paths of a method's files. They always differ, so they are not compared."""
 
 
 def _differences(
     methods: list[RunArm],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Configuration keys that differ between methods: the methods, and (key, values) per key. Only
-    PPO stages are compared."""
-    # One seed represents its method, because seeds differ only in the seed.
+    """Compare the PPO configurations of the methods. Returns the methods' labels, and each key that
+    differs with its value per method. Nothing is returned for fewer than two methods."""
+    # One seed represents its method, because the seeds of a method share all other settings.
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]
     if len(flats) < 2:
@@ -195,7 +196,8 @@ def _short(value: Any) -> str:
 def _provenance(
     runs: Sequence[RunFolder], summaries: dict[str, Any]
 ) -> tuple[tuple[str, str], ...]:
-    """Provenance of each run: versions, hardware, commit, time, and the progress of each stage."""
+    """List the origin of each run: versions, hardware, commit, time, and the progress of each
+    stage."""
     rows: list[tuple[str, str]] = []
     for run in runs:
         prefix = f"{run.name}: " if len(runs) > 1 else ""
@@ -217,8 +219,8 @@ def _configs(methods: list[RunArm]) -> tuple[tuple[str, str], ...]:
     for method in methods:
         for stage in method.stages:
             path = stage.path / "config.yaml"
-            # A link that leads out of the stage's folder must not put an unrelated file into a
-            # shared report.
+            # A symbolic link must not bring a file from outside the stage's folder into a shared
+            # report.
             inside = path.resolve().is_relative_to(stage.path.resolve())
             if (
                 inside

@@ -1,4 +1,5 @@
-"""Make charts from metrics, with one line per method and the range over seeds as a band."""
+"""Build charts from metrics, with one line per method and a band that shows the range over
+seeds."""
 
 import re
 from collections import defaultdict
@@ -13,8 +14,8 @@ from spa_report.usage import Budget, of_self_play, so_far
 
 @dataclass(frozen=True, slots=True)
 class RunArm:
-    """One line of a report: a method of a run, with its stages over all seeds. color: index of its
-    colour, the same in every chart."""
+    """One line of a chart: a method of a run, with its stages for all seeds. `color` is the index
+    of the method's colour, which is the same in every chart."""
 
     label: str
     arm: str
@@ -24,12 +25,12 @@ class RunArm:
     stages: tuple[StageFolder, ...]
 
     def of(self, name: str) -> list[StageFolder]:
-        """The method's stages with this name. With several rounds of self-play, only stages of the
-        last round."""
+        """The method's stages called `name`, one per seed. Stages of earlier self-play rounds have
+        other names."""
         return [stage for stage in self.stages if stage.name == name]
 
     def rounds(self, name: str) -> list[list[StageFolder]]:
-        """The stages with this name in all rounds, grouped by seed."""
+        """The stages called `name` in all rounds of self-play, grouped by seed."""
         of_seed: dict[int | None, list[StageFolder]] = {}
         for stage in self.stages:
             if stage.name.rpartition(" ")[2] == name:
@@ -39,8 +40,8 @@ class RunArm:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A chart that is drawn if a run has its metric. pattern: regular expression that matches the
-    metric's whole name. stage: the stage that records the metric."""
+    """A chart that is shown if a run has its metric. `pattern` is a regular expression that matches
+    the metric's full name, and `stage` the stage that records it."""
 
     title: str
     help: str
@@ -156,7 +157,8 @@ HEALTH = (
 
 
 def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
-    """The chart of Pass@k for this k, or for the largest k above 1 that the runs recorded."""
+    """Describe the chart of Pass@k. By default, k is the largest value that the runs recorded.
+    Returns None if it is below 2."""
     names = {
         name
         for method in methods
@@ -179,14 +181,14 @@ def pass_k(methods: Sequence[RunArm], k: int | None = None) -> Wanted | None:
 
 
 def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
-    """Make the chart; None if no method has recorded its metric."""
+    """Build a chart. Returns None if no method has recorded its metric."""
     series = []
     shaded = dict[str, None]()
     end = 1
     for method in methods:
         tables = []
         for stages in method.rounds(wanted.stage):
-            # The axis ends at the last step that any method has recorded, whatever the metric.
+            # The axis ends at the last step that any method has recorded, even for other metrics.
             table, last = _rounds(stages, wanted.pattern)
             end = max(end, last)
             if table:
@@ -194,8 +196,8 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
         if tables:
             points, bands = _average([values for _, values in tables])
             name = "range over seeds"
-            # A band over seeds needs several seeds. With one seed, Pass@1 shows its interval over
-            # puzzles instead.
+            # A range over seeds needs several seeds. With one seed, Pass@1 shows its confidence
+            # interval over puzzles instead.
             if wanted is PASS_1 and len(tables) == 1:
                 bands = _puzzle_bands(tables[0][0], points)
                 name = "95 % CI over puzzles"
@@ -216,11 +218,12 @@ def chart(wanted: Wanted, methods: Sequence[RunArm]) -> Chart | None:
 
 
 def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, float], int]:
-    """Join the rounds of a stage: step -> value with continuous step numbers, and the last step."""
+    """Join the rounds of a stage. Returns the values by step, numbered continuously across rounds,
+    and the last step."""
     table: dict[int, float] = {}
     last = 0
     for stage in stages:
-        # Self-play numbers its batches across rounds; SFT starts again at step 1 in each round.
+        # Self-play numbers its batches across rounds, but SFT starts again at step 1 in each round.
         before = last if min(stage.metrics, default=0) <= last else 0
         table |= {before + step: value for step, value in _values(stage, pattern).items()}
         last = before + max(stage.metrics, default=0)
@@ -228,14 +231,18 @@ def _rounds(stages: Sequence[StageFolder], pattern: str) -> tuple[dict[int, floa
 
 
 def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
-    """Step -> value of the metric that matches `pattern`. Over several environments, the value is
-    the mean weighted by episodes. Validation metrics take precedence over training metrics."""
+    """Map each step to the value of the metric that matches `pattern`.
+
+    Over several environments, the value is the mean weighted by episodes. Validation metrics take
+    precedence over training metrics.
+    """
     matcher = re.compile(pattern)
     names = {name for row in stage.metrics.values() for name in row if matcher.fullmatch(name)}
-    # Metrics whose names start with `val` are preferred: validation
-    # puzzles are held out from training.
+    # Prefer validation metrics, whose names start with `val`, because their puzzles are held out
+    # from training.
     held_out = {name for name in names if name.startswith("val")}
-    # Sorted, because the sum of floats depends on the order, which differs between processes.
+    # Sorted, because a sum of floats depends on the order of its terms, and the order of a set
+    # differs between processes.
     names = sorted(held_out or names)
     table: dict[int, float] = {}
     for step, row in stage.metrics.items():
@@ -248,8 +255,9 @@ def _values(stage: StageFolder, pattern: str) -> dict[int, float]:
 
 
 def _episodes(name: str, row: dict[str, float]) -> float:
-    """Number of episodes of the metric's environment; 0 if not recorded."""
-    # A tag may contain slashes, so the longest prefix with a count is taken as the environment.
+    """The number of episodes of the metric's environment, or 0 if not recorded."""
+    # The tag of an environment may contain slashes, so look for a count under the longest prefix
+    # first.
     parts = name.split("/")
     counts = (row.get("/".join([*parts[:n], "episodes"])) for n in range(len(parts) - 1, 1, -1))
     return next((count for count in counts if count is not None), 0.0)
@@ -260,19 +268,20 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
     for row in rows:
         for step, value in row.items():
             at[step].append(value)
-    # Only steps that every seed has are shown, so that the mean does not jump where one seed lags
-    # behind. If seeds share no step, each step is shown with the seeds that have it.
+    # Show only steps that every seed has, so that the mean does not jump where one seed lags
+    # behind. If no step is common to all seeds, average those available at each step.
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
     return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()
 
 
 def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, ...]:
-    """Confidence interval over puzzles for each point; empty if a step has no recorded episodes."""
+    """Confidence intervals of Pass@1 over puzzles, one per point. Empty if a step has no recorded
+    episodes."""
     files = {file.step: file.path for file in stage.trajectory_files() if file.split == "val"}
     wins = [facts.validation(files[int(step)])[1] if step in files else {} for step, _ in points]
     intervals = [facts.rate({None: puzzles}) for puzzles in wins if puzzles]
-    # A band needs an interval at every point; otherwise the chart has no band.
+    # The chart has a band only if every point has an interval.
     return (
         tuple((interval.low, interval.high) for interval in intervals if interval)
         if all(wins)
@@ -281,16 +290,17 @@ def _puzzle_bands(stage: StageFolder, points: Sequence[Point]) -> tuple[Point, .
 
 
 def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Numbers of episodes and tokens that one seed has sampled up to each point, including
-    self-play; empty if unknown."""
-    # Self-play runs before the first PPO step, so the counts begin with its episodes and tokens.
+    """The numbers of episodes and tokens that one seed has sampled up to each point, including
+    self-play. Empty if unknown."""
+    # Self-play runs before PPO, so start from its episodes and tokens.
     before: dict[int | None, Budget] = {}
     for stage in method.stages:
         if played := of_self_play(stage.path, stage.config.get("generate") or {}):
             before[stage.seed] = before.get(stage.seed, Budget()).plus(played)
-    # The first seed may be in PPO while another one is still in self-play or SFT.
+    # Average over seeds that have played, because one seed may be in PPO while another is still in
+    # self-play or SFT.
     start = Budget(*(sum(part) / len(before) for part in zip(*before.values(), strict=True)))
-    # PPO counts are taken from one seed, because all seeds play equally many episodes of similar
+    # Count PPO episodes of one seed only, because all seeds play equally many episodes of similar
     # length.
     used = so_far(start, method.of("ppo")[0].metrics.items())
     if not any(one.episodes for one in used.values()):
@@ -302,8 +312,8 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def ends(
     wanted: Wanted, method: RunArm, step: int | None = None
 ) -> tuple[float | None, float | None]:
-    """The metric before PPO (step 0) and at its last step after that, up to `step` if given. Both
-    are means over seeds, or None if not recorded."""
+    """The metric before PPO (step 0), and at its last step after that, or the last step up to
+    `step`. Both are means over seeds, or None if not recorded."""
     tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
     points = dict(_average([table for table in tables if table])[0])
     last = max((x for x in points if x and (step is None or x <= step)), default=None)
@@ -311,7 +321,7 @@ def ends(
 
 
 def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
-    """Yield charts of memory and load over the time of the run, for the stages that recorded
+    """Yield charts of memory and load over the run's elapsed time, for stages that recorded
     them."""
     rows = {
         method.label: [row for stage in method.stages for row in stage.timings.values()]
@@ -338,13 +348,13 @@ def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
 
 
 def time_bars(methods: Sequence[RunArm]) -> Bars | None:
-    """Seconds by phase and method, summed over seeds."""
+    """Build the table of time in seconds by phase and method, summed over seeds."""
     table = {method.label: _seconds(method) for method in methods}
     phases = dict.fromkeys(phase for row in table.values() for phase in row)
     largest = sorted(phases, key=lambda phase: -sum(row[phase] for row in table.values()))
     if not largest:
         return None
-    # The six largest phases have a column; a table with more is unreadable.
+    # Give the six largest phases a column each, because more columns are unreadable.
     groups = {phase: [phase] for phase in largest[:6]}
     groups |= {"other": largest[6:]} if largest[6:] else {}
     rows = tuple(
@@ -367,7 +377,8 @@ def _seconds(method: RunArm) -> defaultdict[str, float]:
         for row in stage.timings.values():
             for name, seconds in row.items():
                 phase = name.removeprefix("timing_s/")
-                # A timer `step` or `total` contains the other phases, which would count twice.
+                # The timers `step` and `total` include the other phases, so adding them would count
+                # time twice.
                 if phase != name and phase not in ("step", "total"):
                     totals[f"{stage.name}: {phase}"] += seconds
     return totals

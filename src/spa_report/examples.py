@@ -1,5 +1,5 @@
-"""Show the examples on which the world model is fine-tuned (stage 1), with the text that
-contributes to the loss marked."""
+"""Show the examples on which the world model is fine-tuned (stage 1), and mark the text that
+contributes to the loss."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ LIMIT = 10
 
 
 def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
-    """The data files of a run as (name, path, stage), training data first."""
+    """List the data files of a run as (name, path, stage), training data first."""
     return [
         # `wm_train.parquet` -> `train`
         (printable(f"{stage.label}, {name[3:-8]}"), path, stage)
@@ -26,11 +26,10 @@ def example_files(run: RunFolder) -> list[tuple[str, Path, StageFolder]]:
 
 
 def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
-    """Return a page of `LIMIT` examples from data file number `file`, starting at `offset`, with
-    the total number of examples and the names of all data files.
+    """Return a page of `LIMIT` examples from data file number `file`, starting at `offset`. The
+    page also has the total number of examples and the names of all data files.
 
-    Each response is a list of [text, whether it contributes to the loss].
-
+    Each response is a list of pairs: a part of the text, and whether it contributes to the loss.
     Raises OSError or ValueError if the file is not readable as Parquet.
     """
     files = example_files(run)
@@ -43,8 +42,7 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
     if not 0 <= file < len(files):
         return page
     _, path, data = files[file]
-    # Which text contributes to the loss is set by the SFT stage that reads this file, not by the
-    # data.
+    # The SFT stage that trains on this file determines which text contributes to the loss.
     stages = [stage for stage in run.find("sft", data.arm) if stage.seed == data.seed]
     loss_on = (
         str(flatten(stages[0].config).get("sft.data.loss_on", "response")) if stages else "response"
@@ -72,12 +70,13 @@ def examples(run: RunFolder, file: int = 0, offset: int = 0) -> dict[str, Any]:
 
 
 def _spans(response: str, loss_on: str) -> list[tuple[str, bool]]:
-    """Split the response into (part, whether it contributes to the loss under
-    `sft.data.loss_on`)."""
+    """Split a response into pairs of a part and whether it contributes to the loss under
+    `sft.data.loss_on`."""
     if loss_on not in ("states_only", "no_states"):
-        # A custom mask is not computed here, so nothing is marked.
+        # The mask of a custom `loss_on` is not computed here, so nothing is marked.
         return [(response, loss_on in ("response", "act_obs"))]
-    # `no_states` and `states_only` are complements, so each part belongs to exactly one of them.
+    # `no_states` and `states_only` are complements, so each part contributes under exactly one of
+    # them.
     parts = []
     start = 0
     blocks = [

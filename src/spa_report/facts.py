@@ -1,7 +1,7 @@
 """Statistics of recorded episodes: endings, errors, success rates and their confidence intervals.
 
-Reads trajectory files of validations (`val`), which have the same puzzles for every method of a
-comparison.
+They come from the trajectory files of validations (`val`), in which every method of a comparison
+plays the same puzzles.
 """
 
 from collections import Counter
@@ -34,18 +34,18 @@ _HABITS = (
         "of the predicted next states were not exact",
     ),
 )
-"""Shares that a report mentions, as (count, total, text), with fields of `Behaviour`. A share of 0
-is left out, except for wrong predictions."""
+"""Shares that a report mentions, as (count, total, text). Count and total name fields of
+`Behaviour`. A share of 0 is omitted, except for wrong predictions."""
 SEED = 20251015
-"""Seed of the bootstrap, fixed so that the same run gives the same report."""
+"""Seed of the bootstrap, fixed so that a run always gives the same report."""
 
 
 @dataclass(slots=True)
 class Behaviour:
     """Counts over the episodes of one method.
 
-    malformed: turns with a malformed response. refused: invalid actions. idle: valid actions that
-    changed nothing. predicted: turns with a predicted state that can be checked.
+    `malformed` counts turns with a malformed response, `refused` invalid actions, and `idle` valid
+    actions that changed nothing. `predicted` counts turns whose predicted state can be checked.
     """
 
     endings: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Behaviour:
         return sum(self.endings.values())
 
     def share(self, name: str, of: str) -> float | None:
-        """Count `name` divided by count `of`; None if `of` is 0."""
+        """The count `name` divided by the count `of`, or None if the latter is 0."""
         return getattr(self, name) / getattr(self, of) if getattr(self, of) else None
 
     def merge(self, other: "Behaviour") -> None:
@@ -72,7 +72,7 @@ class Behaviour:
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
     def add(self, episode: dict[str, Any]) -> None:
-        """Count one episode. Predicted states count only if the format asks for them."""
+        """Count one episode. Predicted states count only if the prompts ask for them."""
         self.endings[str(episode.get("stop", "error"))] += 1
         asked = episode.get("mode") != "base"
         for turn in episode["turns"]:
@@ -94,14 +94,15 @@ class Behaviour:
 
 
 Wins = dict[int | None, dict[str, float]]
-"""Training seed -> puzzle -> share of its episodes that succeeded."""
+"""Success rates by training seed and puzzle: the fraction of the puzzle's episodes that
+succeeded."""
 
 
 def behaviour_and_wins(
     stages: Sequence[StageFolder], step: int | None = None
 ) -> tuple[Behaviour, Wins]:
-    """Count behaviour over the last validation of each stage (up to `step` if given), and compute
-    the success rate of every puzzle. stages: one per seed."""
+    """Count behaviour in the last validation of each stage, and compute the success rate of every
+    puzzle. `stages` has one stage per seed. With `step`, later validations are ignored."""
     behaviour = Behaviour()
     wins: Wins = {}
     for stage in stages:
@@ -114,14 +115,15 @@ def behaviour_and_wins(
 
 
 def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
-    """Counts over the episodes of a file, and puzzle -> share of its episodes that succeeded. The
-    result is cached, so callers must not change it."""
-    # The cache key includes size and time, so a file that grows is counted again.
+    """Count behaviour in the episodes of one file, and compute the success rate of every puzzle.
+    Callers must not modify the result, because it is cached."""
+    # Size and time are parts of the cache key, so a file that grows is counted again.
     status = path.stat()
     return _validation(path, status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(maxsize=4096)  # the viewer repeats its requests while a run adds one file after another
+# The viewer repeats its requests while a run adds one file after another.
+@lru_cache(maxsize=4096)
 def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
     behaviour = Behaviour()
     episodes = [head for _, head in heads(path) if head]
@@ -131,7 +133,7 @@ def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[st
 
 
 def rate(wins: Wins) -> Interval | None:
-    """Pass@1 with its interval over puzzles, or over seeds if there are three or more; None without
+    """Pass@1 with its interval over puzzles, or over seeds if there are three or more. None without
     episodes."""
     return _rate(tuple(tuple(puzzles.values()) for puzzles in wins.values())) if wins else None
 
@@ -142,29 +144,30 @@ def _rate(values: tuple[tuple[float, ...], ...]) -> Interval:
 
 
 def difference(first: Wins, second: Wins) -> Interval | None:
-    """Pass@1 of `first` minus Pass@1 of `second` on the puzzles that both played; None if they
+    """Pass@1 of `first` minus Pass@1 of `second` on the puzzles that both played. None if they
     share no puzzle."""
     return paired_by_puzzle(paired(first, second), seed=SEED)
 
 
 def paired(first: Wins, second: Wins) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """The results of both methods in each training seed in which they share puzzles."""
+    """Pair the results of two methods by training seed, for the seeds in which they share
+    puzzles."""
     ours, theirs = _by_seed(first), _by_seed(second)
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-    # Two runs of one seed each are paired even if the seeds differ.
+    # Two runs with one seed each are paired even if the seeds differ.
     if len(first) == len(second) == 1:
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
     return [pair for pair in pairs if pair[0].keys() & pair[1].keys()]
 
 
 def _by_seed(wins: Wins) -> dict[int, dict[str, float]]:
-    """Results by training seed; a run without seed directories is seed 0."""
+    """Results by training seed. A run without seed folders counts as seed 0."""
     alone = {0: wins[None]} if None in wins else {}
     return alone | {seed: puzzles for seed, puzzles in wins.items() if seed is not None}
 
 
 def what_went_wrong(name: str, behaviour: Behaviour) -> str:
-    """One or two sentences about the failures of a method, in plain words."""
+    """Describe the failures of a method in one to three sentences."""
     broken = behaviour.endings["error"]  # technical errors do not count as attempts
     total = behaviour.episodes - broken
     if not behaviour.episodes:
@@ -195,7 +198,8 @@ def what_went_wrong(name: str, behaviour: Behaviour) -> str:
     if not lost:
         return text
     shares = ((text, behaviour.share(name, of), name) for name, of, text in _HABITS)
-    # A share of 0 is reported only for predictions: `predicted_wrong` is the only name with `_`.
+    # Of the names in `_HABITS`, only `predicted_wrong` contains `_`. It is reported even if it is
+    # 0.
     habits = [
         f"{_share(value)} {text}"
         for text, value, name in shares

@@ -1,4 +1,4 @@
-"""Write charts as files for papers: PNG and SVG, drawn by matplotlib."""
+"""Write charts as PNG and SVG files for papers, with matplotlib."""
 
 import re
 import textwrap
@@ -32,7 +32,7 @@ def save_picture(report: Report, path: Path) -> None:
 
 
 def save_figures(report: Report, folder: Path) -> Iterator[Path]:
-    """Write each chart of the report as PNG and SVG into `folder`; yield the files.
+    """Write each chart of the report as PNG and SVG into `folder`, and yield the paths.
 
     Raises SpaError if matplotlib is not installed or there is nothing to draw.
     """
@@ -45,8 +45,8 @@ def save_figures(report: Report, folder: Path) -> Iterator[Path]:
 
 
 def save_chart(chart: Chart, path: Path, option: str = "--figures") -> None:
-    """Draw one chart as PNG or SVG, by the suffix of `path`. Raises SpaError if matplotlib is not
-    installed."""
+    """Draw one chart as PNG or SVG, depending on the suffix of `path`. Raises SpaError if
+    matplotlib is not installed."""
     figure = _figure((6, 3.8))
     _draw(figure.add_subplot(), chart)
     _save(figure, path, path.suffix[1:], option)
@@ -69,7 +69,7 @@ def _figure(size: tuple[float, float]) -> Any:
         raise SpaError(
             f"figures need matplotlib: {install_hint('plot')}. --format html needs no extra package."
         ) from error
-    # Agg needs no display, and the figure is not made with pyplot, which keeps global state.
+    # Agg needs no display. pyplot is avoided, because it keeps global state.
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -78,7 +78,7 @@ def _figure(size: tuple[float, float]) -> Any:
 def _save(figure: Any, path: Path, form: str, option: str) -> None:
     from matplotlib import rc_context
 
-    # Without a date and with a fixed salt for the ids, equal runs give equal bytes.
+    # Without a date and with a fixed salt for ids, equal runs give identical bytes.
     metadata = {"Date": None} if form == "svg" else {"Software": "spa"}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,14 +91,14 @@ def _save(figure: Any, path: Path, form: str, option: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Escape text so that matplotlib does not parse it as mathematics. A leading _ is preceded by a
-    space, because matplotlib leaves labels that start with _ out of a legend."""
+    """Escape text so that matplotlib does not parse it as mathematics. A leading `_` gets a space
+    before it, because matplotlib omits labels that start with `_` from the legend."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _draw(axes: Any, chart: Chart) -> None:
     for series in chart.series:
-        # The ninth line reuses the first colour with the next dash.
+        # The ninth line has the first colour again, but the next dash.
         dash = (series.color + series.color // 8) % 4
         style = {
             "color": _COLORS[series.color % 8],
@@ -106,7 +106,7 @@ def _draw(axes: Any, chart: Chart) -> None:
             "marker": _MARKERS[dash],
         }
         xs, ys = zip(*series.points, strict=True)
-        # Fewer than 40 markers per line: more would overlap.
+        # Draw fewer than 40 markers per line, because more would overlap.
         every = max(1, len(xs) // 20)
         axes.plot(
             xs, ys, label=_plain(series.label), linewidth=2, markersize=4, markevery=every, **style

@@ -1,4 +1,4 @@
-"""Choose, by fixed rules, episodes for a report that help to explain the result."""
+"""Select episodes for a report, by fixed rules, that help to explain the result."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,18 +16,19 @@ from spa_report.replay import any_wrong, replay
 
 Head = dict[str, Any]
 _SAMPLE = 2000
-"""Maximum number of episodes of a method to choose from. A sample is enough for every rule."""
+"""Maximum number of a method's episodes from which to choose. That many suffice for every rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An episode of the gallery. why: the reason for choosing it. replay: see `replay.replay`."""
+    """An episode of the gallery. `why` is the reason for choosing it, and `replay` the result of
+    `replay.replay`."""
 
     title: str
     why: str
     method: str
     link: str
-    """Fragment of the viewer's address (after `#`) that shows this episode."""
+    """Fragment of the viewer's URL (after `#`) that shows this episode."""
     replay: dict[str, Any]
 
 
@@ -43,11 +44,11 @@ class _Found:
 def choose(
     methods: Sequence[RunArm], order: Sequence[str], steps: dict[str, int | None]
 ) -> Iterator[Picture]:
-    """Yield pictures of the first two methods in `order`, from each one's last validation up to its
-    step in `steps`.
+    """Yield pictures of the first two methods in `order`, from the last validation of each. `steps`
+    limits the step of that validation per method.
 
-    They show a puzzle that one method won and the other lost, right and wrong predictions, failures
-    and malformed responses. No episode is shown twice.
+    The pictures show a puzzle that one method won and the other lost, correct and wrong
+    predictions, failures and malformed responses. No episode is shown twice.
     """
     by_label = {method.label: method for method in methods}
     leading = [by_label[label] for label in order[:2]]
@@ -61,7 +62,7 @@ def choose(
             whole = None if episode.place in shown else read_episode(episode.place)
             if whole is not None:
                 shown.add(episode.place)
-                # The gallery shows text. Tokens would only enlarge the page.
+                # The gallery shows no tokens, which would only enlarge the page.
                 whole.pop("token_ids", None)
                 yield Picture(title, why, method.label, episode.link, replay(whole))
                 return
@@ -96,7 +97,7 @@ def _of_method(
     )
     if not good:
         won = those(lambda head: head["success"])
-        # Successes in one turn are sorted last but not dropped, since there may be no others.
+        # One-turn successes come last but are not dropped, because there may be no others.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(
             method, "A success", "The episode succeeded. Predicted states may be wrong.", won
@@ -121,8 +122,8 @@ def _of_method(
 
 
 def _episodes(method: RunArm, step: int | None) -> list[_Found]:
-    """Episodes of the last validation up to `step`. Short ones, which are easier to read, come
-    first."""
+    """Episodes of the last validation up to `step`, shortest first, because short ones are easier
+    to read."""
     heads_of = (
         _Found(head, Place(file.path, start), _link(method, stage, file, head))
         for stage in method.of("ppo") or method.of("eval")
@@ -146,8 +147,8 @@ def _link(method: RunArm, stage: StageFolder, file: TrajectoryFile, head: Head) 
 
 
 def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found], list[_Found]]:
-    """Find an episode that `first` won, if possible in at least two turns, and an episode of the
-    same puzzle that `second` lost. Both lists are empty if there is no such pair."""
+    """Find an episode that `first` won and an episode of the same puzzle that `second` lost. Prefer
+    wins of at least two turns. Both lists are empty if there is no such pair."""
     lost: dict[tuple[str, Any], _Found] = {}
     for episode in second:
         if not episode.head["success"]:
@@ -162,7 +163,7 @@ def _same_puzzle(first: list[_Found], second: list[_Found]) -> tuple[list[_Found
 
 
 def _puzzle(episode: _Found) -> tuple[str, Any]:
-    # Puzzles are compared by content hash, since two runs may give a puzzle different seeds.
+    # Compare puzzles by content hash, because two runs may give the same puzzle different seeds.
     return str(episode.head.get("tag")), episode.head.get("puzzle_hash")
 
 

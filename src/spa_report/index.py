@@ -1,8 +1,8 @@
 """An SQLite index of a run's episodes, for filtering and paging up to 100,000 of them.
 
-The trajectory files remain the source of truth. The index stores each episode's location in its
-file and its filter columns, and is updated file by file. It is a cache, next to the run or in the
-system's temporary directory.
+The trajectory files remain the source of truth. For each episode, the index stores its location in
+a file and the columns for filters. It is updated file by file. The index is only a cache, stored
+next to the run or in the system's temporary directory.
 """
 
 import json
@@ -24,11 +24,11 @@ from spa_report.replay import any_wrong
 
 log = logging.getLogger("spa.report")
 
-# Increase this number with every change of the schema or of a column's content: caches of other
+# Increase this number whenever the schema or the content of a column changes. Caches of other
 # versions are rebuilt.
 VERSION = 6
-# `content=''`: the full-text index stores the positions of words, but no copy of the texts. Rows of
-# such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
+# With `content=''`, the full-text index stores the positions of words, but no copy of the texts.
+# Rows of such an index cannot be deleted, so AUTOINCREMENT keeps ids from being reused.
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER);
 CREATE TABLE episodes (
@@ -42,11 +42,11 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='');
 _COLUMNS = "id, episode, arm, seed, stage, split, step, tag, stop, success, wrong, malformed, turns, score, member"
 _INSERT = "INSERT INTO episodes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
-"""Columns that can be filtered by value."""
+"""Columns that are filtered by value."""
 FLAGS = ("success", "wrong", "malformed")
-"""Columns that can be filtered by yes or no."""
-# SQL has no parameter for a column, so the order of a request is looked up here and never becomes
-# part of the query.
+"""Columns that are filtered by yes or no."""
+# SQL has no parameters for columns. The order in a request is only a key of this table, so it never
+# becomes part of a query.
 ORDERS = {
     "": "id",
     "score": "score, id",
@@ -69,19 +69,19 @@ class EpisodeIndex:
     """The index of one run. Methods may be called from several threads."""
 
     def __init__(self, run: Path, *, cache: Path | None = None) -> None:
-        """`cache`: the database file. The default is a hidden file in the run directory, or a
-        temporary file if that directory is not writable."""
+        """Open or create the index of `run` in the database file `cache`. By default, this is a
+        hidden file in the run directory, or a temporary file if that directory is not writable."""
         self.root = run.resolve()
         self._path = cache or _cache_path(self.root)
         self._local = threading.local()
         self._updating = threading.Lock()
-        self.progress = (0, 0)  # files done and files to do in the running update
+        self.progress = (0, 0)  # (indexed files, all files) of the running update
         self._prepare()
 
     def update(self) -> bool:
-        """Index new and changed files, and remove missing ones; return whether anything changed.
+        """Index new and changed files, and remove missing ones. Return whether anything changed.
 
-        Returns at once if another update is in progress.
+        Returns False at once if another update is in progress.
         """
         if not self._updating.acquire(blocking=False):
             return False
@@ -95,9 +95,10 @@ class EpisodeIndex:
     ) -> dict[str, Any]:
         """Return one page of the episodes that match `filters`, and the number of all that match.
 
-        filters: maps a column of CHOICES to a value, a column of FLAGS to "1" or "0", and "q" to a
-        search text. The text is part of an episode's id, or consecutive words of a state, response
-        or error, of which the last may be incomplete. order: a key of ORDERS.
+        `filters` maps a column of CHOICES to a value, a column of FLAGS to "1" or "0", and "q" to a
+        search text. The search text matches a part of an episode's id. It also matches consecutive
+        words of a state, response or error, the last of which may be incomplete. `order` is a key
+        of ORDERS.
         """
         where, values = _where(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
@@ -107,29 +108,29 @@ class EpisodeIndex:
         return {"total": total, "episodes": records}
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
-        """At most `limit` episodes, drawn round-robin from all kinds (method, seed, stage, split
+        """At most `limit` episodes, taken round-robin from all kinds (method, seed, stage, split
         and outcome). Within a kind, later steps come first."""
         kind = (
             "PARTITION BY arm, seed, stage, split, success, wrong, malformed ORDER BY step DESC, id"
         )
-        # row_number() counts within each kind. In its order, the first episode of every kind comes
-        # before any second one.
+        # row_number() counts within each kind. Sorting by it puts the first episode of every kind
+        # before the second of any kind.
         order = f"SELECT id FROM episodes ORDER BY row_number() OVER ({kind}), id LIMIT ?"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE id IN ({order}) ORDER BY id", (limit,)
         )
 
     def group(self, number: int) -> list[dict[str, Any]]:
-        """The group of episode `number`: all episodes, itself included, that were sampled together
-        on its puzzle."""
-        # `team` is tag and group; a group is in one file.
+        """The group of episode `number`: all episodes, including this one, that were sampled
+        together on the same puzzle."""
+        # `team` combines tag and group. A group never spans several files.
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
         return self._rows(
             f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
         )
 
     def last_validation(self) -> dict[str, str]:
-        """Filters that select the last validation of the main method; empty if the run has no
+        """Filters that select the last validation of the main method. Empty if the run has no
         validation."""
         where = "WHERE split = 'val' AND stage IN ('ppo', 'eval') GROUP BY arm, stage"
         steps = self._db.execute(f"SELECT arm, stage, max(step) FROM episodes {where}").fetchall()
@@ -139,7 +140,7 @@ class EpisodeIndex:
         return {"arm": arm, "stage": stage, "split": "val", "step": str(step)}
 
     def choices(self) -> dict[str, list[Any]]:
-        """Each column of CHOICES -> the values that occur in it, sorted."""
+        """Map each column of CHOICES to its distinct values, sorted."""
         return {
             column: [
                 row[0]
@@ -151,7 +152,7 @@ class EpisodeIndex:
         }
 
     def place(self, number: int) -> Place | None:
-        """Location of episode `number`; None if the index has no such episode."""
+        """The location of episode `number`, or None if the index has no such episode."""
         row = self._db.execute(
             "SELECT path, start FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?",
             (number,),
@@ -166,11 +167,11 @@ class EpisodeIndex:
 
     @property
     def _db(self) -> sqlite3.Connection:
-        # A connection belongs to one thread; WAL lets requests read while the update writes.
+        # Each thread has its own connection. WAL lets requests read while the update writes.
         if not hasattr(self._local, "db"):
             self._local.db = sqlite3.connect(self._path, timeout=30)
             self._local.db.execute("PRAGMA journal_mode=WAL")
-            # The index is a cache that can be rebuilt after a crash, so writes need not be synced.
+            # The index can be rebuilt after a crash, so writes need not be synced to disk.
             self._local.db.execute("PRAGMA synchronous=OFF")
             self._local.db.execute("PRAGMA cache_size=-16000")
         return self._local.db
@@ -184,7 +185,8 @@ class EpisodeIndex:
             pass
         self._db.close()
         del self._local.db
-        # -wal holds pages of the old database, which SQLite could replay into the new one.
+        # `-wal` holds pages of the old database, which SQLite could replay into the new one, so it
+        # is removed, too.
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._db.executescript(_SCHEMA)
@@ -202,11 +204,10 @@ class EpisodeIndex:
         work = [
             (name, *stamp)
             for name, stamp in present.items()
-            # A file has changed if its size or modification time has changed. Contents are not
-            # hashed.
+            # Files are compared by size and modification time. Their content is not hashed.
             if known.get(name, ())[:2] != (stamp[2].st_size, stamp[2].st_mtime_ns)
         ]
-        # Files whose episodes the page shows first are indexed first.
+        # First index the files whose episodes the page shows first.
         work.sort(
             key=lambda item: (
                 item[2].split != "val",
@@ -221,15 +222,15 @@ class EpisodeIndex:
         for done, (name, stage, file, status) in enumerate(work):
             self.progress = (done, len(work))
             try:
-                # A transaction adds the whole file, so a crash leaves no file partly indexed.
+                # One transaction adds the whole file, so a crash leaves no file partly indexed.
                 with self._db:
                     self._forget(name)
                     row = (name, status.st_size, status.st_mtime_ns)
                     number = self._db.execute(
                         "INSERT INTO files (path, size, changed) VALUES (?,?,?)", row
                     ).lastrowid
-                    # Ids are never reused: the words of a removed episode stay in the full-text
-                    # index and must not find a new episode.
+                    # Never reuse ids. The words of a removed episode remain in the full-text index
+                    # and must not find a new episode.
                     last = self._db.execute(
                         "SELECT max(seq) FROM sqlite_sequence WHERE name = 'episodes'"
                     ).fetchone()
@@ -241,7 +242,7 @@ class EpisodeIndex:
                         texts.append((place, _text(head)))
                     self._db.executemany(_INSERT, rows)
                     self._db.executemany("INSERT INTO words (rowid, text) VALUES (?,?)", texts)
-            except OSError as error:  # the next update tries again
+            except OSError as error:  # The next update tries again.
                 log.debug("%s is unreadable and skipped: %s", file.path, error)
         self.progress = (len(work), len(work))
         return bool(work or gone)
@@ -263,7 +264,7 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
-    # The page sends every field of its form. An empty value is no filter.
+    # The page sends every field of its form, and an empty value means no filter.
     equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
     equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}
     clauses = [f"{column} = ?" for column in equal]
@@ -271,20 +272,20 @@ def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     if filters.get("q"):
         matching = "SELECT rowid FROM words WHERE words MATCH ?"
         clauses.append(f"(instr(lower(episode), lower(?)) > 0 OR id IN ({matching}))")
-        # A quoted phrase with `*` finds its words in this order, the last one as a prefix. Quotes
-        # are doubled and NUL removed, since FTS5 has its own query language.
+        # A quoted phrase with `*` matches its words in this order, the last one as a prefix. FTS5
+        # has its own query language, so quotes are doubled and NUL is removed.
         values += [filters["q"], '"' + filters["q"].replace('"', '""').replace("\0", "") + '"*']
     return ("WHERE " + " AND ".join(clauses) if clauses else ""), tuple(values)
 
 
 def _text(row: dict[str, Any]) -> str:
-    """Searchable text of an episode: states, responses and the error."""
+    """The searchable text of an episode: its states, responses and error."""
     parts = [
         text
         for turn in row.get("turns") or ()
         for text in (turn["state"], turn.get("response_text"))
     ]
-    # Each turn's next state is the next turn's state, so only the last one is added.
+    # Each next state is the following turn's state, so add only the last one.
     last = [turn["next_state"] for turn in (row.get("turns") or ())[-1:]]
     return printable(
         "\n".join(part for part in (*parts, *last, row.get("error")) if isinstance(part, str))
@@ -330,12 +331,12 @@ def _cache_path(root: Path) -> Path:
 
 
 def read_episode(place: Place) -> dict[str, Any] | None:
-    """The episode's JSON; None if it is damaged, or if the file has changed since it was
+    """The JSON of an episode, or None if it is damaged or its file has changed since it was
     indexed."""
     try:
         with place.path.open("rb") as file:
-            # The line may have moved since it was indexed. A read that starts in the middle of a
-            # line fails in `json.loads` or in `is_episode`.
+            # The line may have moved since it was indexed. Text that starts in the middle of a line
+            # fails in `json.loads` or in `is_episode`.
             file.seek(place.start)
             row = json.loads(file.readline())
     except (OSError, ValueError, RecursionError):
@@ -344,17 +345,18 @@ def read_episode(place: Place) -> dict[str, Any] | None:
 
 
 def read_scores(place: Place, episodes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Episode id -> values per token that the trainer recorded (such as advantages). Episodes
-    without recorded values are left out."""
+    """Map episode ids to the values per token that the trainer recorded, such as advantages.
+    Episodes without recorded values are omitted."""
     path = place.path.parent.parent / "token_scores" / place.path.name
     rows = (row for _, row in read_lines(path)) if path.exists() else ()
     return {str(row.pop("episode_id")): row for row in rows if row.get("episode_id") in episodes}
 
 
 def mean_advantage(scores: Mapping[str, Any]) -> float | None:
-    """Mean of an episode's nonzero token advantages; 0 if all are 0, None if none is recorded."""
+    """Mean of an episode's nonzero token advantages. 0 if all are 0, None if no advantages are
+    recorded."""
     values = scores.get("advantages")
-    # Prompt and environment tokens are recorded with advantage 0 and are left out.
+    # Prompt and environment tokens have advantage 0, so zeros are omitted.
     known = (
         [value for value in values if NUMBER(value) and value] if isinstance(values, list) else []
     )
@@ -362,9 +364,11 @@ def mean_advantage(scores: Mapping[str, Any]) -> float | None:
 
 
 def read_imagined(place: Place, episode: str) -> dict[int, list[dict[str, Any]]]:
-    """Turn -> the nodes of the planner's search tree in that turn. A node has its actions,
-    predicted state and value, and whether it was chosen. root: index of the path's first
-    response."""
+    """Map each turn to the nodes of the planner's search tree in that turn.
+
+    A node has its actions, predicted state, value and depth, whether the prediction is correct, and
+    whether it was chosen. Its `root` is the index of the first response on its path.
+    """
     path = place.path.parent.parent / "imagined" / place.path.name.rpartition("-")[2]
     rows = (
         [row for _, row in read_lines(path) if row.get("episode_id") == episode]
@@ -383,7 +387,7 @@ def _node(row: dict[str, Any], index: int) -> dict[str, Any]:
     return {
         "actions": printable(", ".join(node["actions"])[:200]),
         "state": printable((node["state"] or "")[:2000]),
-        # `worth` is the key of older records.
+        # Older records use the key `worth`.
         "value": node.get("value", node.get("worth")),
         "right": node["right"],
         "root": node["root"],

@@ -1,5 +1,5 @@
-"""Render an episode as static HTML for notebooks, with all text escaped and without scripts or
-external resources."""
+"""Render an episode as static HTML for notebooks. All text is escaped, and the HTML has no scripts
+and no external resources."""
 
 from html import escape
 from typing import Any
@@ -13,9 +13,9 @@ _BOARD = "display:inline-block;vertical-align:top;margin:0 1.2em .6em 0"
 
 
 def episode_html(episode: Episode) -> str:
-    """Return HTML that shows each turn's action, state, next state and predicted state. Wrong
+    """Return HTML that shows the actions, state, next state and predicted state of each turn. Wrong
     predictions are labelled ≠, and their wrong cells are highlighted."""
-    # Token ids are left out, because showing them would need a tokenizer.
+    # Drop the token ids, because showing them would need a tokenizer.
     shown = replay({**episode.to_json(), "token_ids": None})
     ending = "success" if shown["success"] else shown["stop"]
     result = f"{escape(ending)}, score {shown['score']:g}"
@@ -27,7 +27,7 @@ def episode_html(episode: Episode) -> str:
 
 def _turn(number: int, turn: dict[str, Any]) -> str:
     boards = [("state", turn["state"]), ("next state", turn["next_state"])]
-    # A correct observation repeats the state next to it and is not shown.
+    # Show an observation only if it is wrong; a correct one repeats the state next to it.
     if turn["observed"] is not None and turn["observation_wrong"]:
         boards.insert(1, ("observed ≠", turn["observed"]))
     if turn["predicted"] is not None:
@@ -48,7 +48,7 @@ def _turn(number: int, turn: dict[str, Any]) -> str:
 
 
 def _board(title: str, board: dict[str, Any]) -> str:
-    """Render a board of cells, or its words if the state is not a grid."""
+    """Render a board as a table, or as words if the state is not a grid."""
     rows = "".join(
         f"<tr>{''.join(_cell(text, differs) for text, differs in row)}</tr>"
         for row in board["rows"]

@@ -31,13 +31,13 @@ from spa_report.reading import (
 from spa_report.results import MethodResult, current_summary, judged_steps, list_methods, measured
 
 Steps = dict[str, int | None]
-"""Label of a method -> the step whose validation is its result."""
+"""Maps the label of a method to the step whose validation is its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the table. state: the state of the run's least advanced method. result: Pass@1
-    before and after PPO, as text."""
+    """One run in the table. `state` describes the run's least advanced method. `result` is the
+    Pass@1 before and after PPO, as text."""
 
     name: str
     state: str
@@ -47,12 +47,12 @@ class RunRow:
     methods: tuple[MethodResult, ...] = ()
     commit: str = ""
     left: str = ""
-    """Estimated remaining time of a running command; "" if unknown."""
+    """Estimated remaining time of a running command. Empty if unknown."""
 
 
 def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
-    """Yield one row per run in `folder`, by name, or a single row if `folder` is a run. now:
-    seconds since the epoch."""
+    """Yield one row per run in `folder`, sorted by name, or a single row if `folder` is itself a
+    run. `now` is in seconds since the epoch."""
     if not folder.is_dir():
         raise DataError(
             f"{folder} is not a directory. Give the folder of the runs, for example runs."
@@ -62,7 +62,7 @@ def list_runs(folder: Path, now: float) -> Iterator[RunRow]:
 
 
 def run_row(path: Path, now: float) -> RunRow | None:
-    """The row of one run; None if the folder has no run."""
+    """The row of one run, or None if the folder contains no run."""
     try:
         if not path.is_dir() or path.name.startswith("."):
             return None
@@ -95,7 +95,7 @@ def run_row(path: Path, now: float) -> RunRow | None:
 
 
 def _seconds(stages: Sequence[StageFolder]) -> float:
-    """Total time in seconds that the steps of these stages took."""
+    """Total duration of the steps of these stages, in seconds."""
     return sum(row.get("elapsed_s", 0) for stage in stages for row in stage.timings.values())
 
 
@@ -127,8 +127,8 @@ def _methods(
 
 
 def _result(run: RunFolder, methods: Sequence[RunArm], steps: Steps) -> str:
-    """Describe each method's Pass@1 before and after PPO. Names the step of the results while a
-    method is in progress."""
+    """Describe each method's Pass@1 before and after PPO. While a method is in progress, the text
+    names the step of the results."""
     parts = []
     judged = False
     for method in methods:
@@ -148,20 +148,24 @@ def _seeds(run: RunFolder) -> str:
     summary: dict[str, Any] = run.summary or {}
     seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
     seeds = seeds or {stage.seed for stage in run.stages} - {None}
-    # A comparison's only training run is number 0; further seeds count up from it.
+    # A comparison without seed folders has one training run, number 0. Further seeds count up from
+    # it.
     seeds = seeds or ({0} if "methods" in summary else set[int]())
     return ", ".join(sorted(map(str, seeds))) or "–"
 
 
 def _duration(run: RunFolder) -> str:
-    """Duration of the run: the recorded total, or the time of the longest training run (a method
-    with one seed) if that is longer; "–" if neither is known."""
+    """The duration of the run, or "–" if it is unknown.
+
+    It is the recorded total, or the time of the longest training run (one method and seed) if that
+    is longer.
+    """
     arms = defaultdict[tuple[str, int | None], list[StageFolder]](list)
     for stage in run.stages:
         arms[stage.arm, stage.seed].append(stage)
-    # The recorded total leaves out sessions that were killed.
+    # The recorded total omits sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
-    # Methods and seeds may train in parallel, so the longest one is a lower bound of the elapsed
-    # time.
+    # Methods and seeds may train in parallel, so only the longest one is a lower bound of the
+    # elapsed time.
     total = max([recorded, *map(_seconds, arms.values())])
     return clock(total) if total else "–"

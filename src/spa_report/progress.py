@@ -1,4 +1,4 @@
-"""Progress of each method of a run."""
+"""The progress of each method of a run, and the current work of a running command."""
 
 import os
 import re
@@ -13,14 +13,14 @@ from spa.run.lock import LOCK, held
 from spa.run.progress import clock
 from spa_report.reading import RunFolder, StageFolder, flatten, is_stage, stage_rank
 
-# A slow run may log a line only every few minutes, but rarely waits a quarter of an hour.
+# A slow run may log a line only every few minutes, but a gap of 15 minutes is rare.
 _FRESH_SECONDS = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a method. stage: the latest stage. step: its last recorded step. total: its
-    number of steps; None if the configuration does not set it."""
+    """Progress of a method. `stage` is its latest stage, `step` the last recorded step of that
+    stage, and `total` its number of steps, or None if the configuration does not set it."""
 
     arm: str
     stage: str
@@ -30,23 +30,22 @@ class Progress:
 
     @property
     def steps(self) -> str:
-        """The step as text: `2 of 36`, or `2` if the total is unknown."""
+        """The step as text: `2 of 36`, or just `2` if the total is unknown."""
         return f"{self.step}" if self.total is None else f"{self.step} of {self.total}"
 
 
 def progress(run: RunFolder) -> list[Progress]:
-    """The progress of each method's least advanced seed, sorted from the least to the most advanced
+    """Return the progress of each method's least advanced seed, starting with the least advanced
     method."""
     by_method: dict[str, list[tuple[tuple[bool, float, int, int], Progress]]] = {}
-    # This dict serves as an ordered set of (method, seed).
+    # A dict, because it is an ordered set of (method, seed).
     for arm, seed in {(stage.arm, stage.seed): None for stage in run.stages}:
         last = max(
             (stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)),
             key=stage_rank,
         )
         state = _progress(last, run)
-        # The key puts unfinished stages first, then sorts by round, stage and step. Each method
-        # reports only its least advanced seed.
+        # This key puts unfinished stages first, then sorts by round, stage and step.
         by_method.setdefault(arm, []).append(
             ((state.finished, *stage_rank(last), state.step), state)
         )
@@ -58,15 +57,15 @@ def progress(run: RunFolder) -> list[Progress]:
 
 
 def unfinished(run: RunFolder) -> list[Progress]:
-    """The methods that have not finished all seeds."""
+    """The progress of each method that has not finished all seeds."""
     return [state for state in progress(run) if not state.finished]
 
 
 def lacks_summary(run: RunFolder) -> bool:
-    """Return whether a comparison still lacks its summary, which it writes after the last
+    """Return whether a comparison still lacks its summary, which is written after its last
     method."""
-    # A comparison's lock file remains after its process ends. Without that file no summary is
-    # expected.
+    # The lock file of a comparison remains after its process ends. Without one, no comparison ran
+    # here, so no summary is expected.
     return (
         run.summary is None
         and (run.path / LOCK).is_file()
@@ -75,7 +74,7 @@ def lacks_summary(run: RunFolder) -> bool:
 
 
 def failures(run: RunFolder) -> list[str]:
-    """Failures of a comparison's latest command, one text per stage."""
+    """Failures of the latest command of a comparison, one text per failed stage."""
     failed = read_object(run.path / PLAN).get("failed")
     return (
         [each for each in failed if isinstance(each, str) and each]
@@ -85,7 +84,7 @@ def failures(run: RunFolder) -> list[str]:
 
 
 def in_progress(run: RunFolder) -> bool:
-    """Return whether a method, or the comparison as a whole, has not finished."""
+    """Return whether some method, or the comparison as a whole, has not finished."""
     return lacks_summary(run) or bool(unfinished(run))
 
 
@@ -96,10 +95,10 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
     total = total if isinstance(total, int) else None
     result = re.search(r"global_step_(\d+)", stage.result or "")
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
-    # This file is written when the evaluation ends.
+    # The file exists only after the evaluation has ended.
     evaluated = stage.evaluation.is_file()
-    # A command for all stages locks the run's folder, so PPO is still to come. Stages that are run
-    # alone lock only their own folders.
+    # A command that runs all stages locks the run's folder, so PPO still follows. A stage that is
+    # run alone locks only its own folder.
     alone = is_stage(run.path) or not (run.path / LOCK).is_file()
     finished = stage.name == "eval" or evaluated or (alone and stage.result is not None)
     if stage.name == "ppo":
@@ -109,19 +108,21 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
 
 
 def shown_step(steps: Sequence[int | None]) -> str:
-    """Name the steps of results of unfinished methods: `at step 4 and 6`, or `so far` if no step is
-    known."""
+    """Name the steps of the results while methods are unfinished: `at step 4 and 6`, or `so far` if
+    no step is known."""
     known = sorted({step for step in steps if step is not None})
     return f"at step {' and '.join(map(str, known))}" if known else "so far"
 
 
 def is_running(run: RunFolder, now: float) -> bool:
-    """Return whether a process holds the lock of the run or of one of its stages. If that cannot be
-    known (a run on another machine, or without locks), return whether metrics were logged in the
-    last 15 minutes; times in the future come from a wrong clock and are ignored."""
+    """Return whether a process holds the lock of the run or of one of its stages.
+
+    For a run on another machine or without locks, this cannot be known. Then return whether metrics
+    were logged in the last 15 minutes. Times in the future come from a wrong clock and are ignored.
+    """
     folders = (run.path, *(stage.path for stage in run.stages))
     known = [held(folder) for folder in folders if (folder / LOCK).is_file()]
-    # `held` returns None for a lock that another machine may hold.
+    # `held` returns None if another machine may hold the lock.
     if True in known:
         return True
     times = [
@@ -135,8 +136,8 @@ def is_running(run: RunFolder, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
-    """The current work of a method. stage, steps: the current stage and its progress. left: the
-    remaining time. later: the stages that follow. memory: memory use of the method's process."""
+    """The current work of a method, as text: its current stage, the progress and remaining time of
+    that stage, the stages that follow, and the memory of its process."""
 
     arm: str
     stage: str
@@ -148,8 +149,8 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The current work of a running command. left: its remaining time. load: load of the
-    machine."""
+    """The current work of a running command: its remaining time, the load of the machine, and the
+    work of each method."""
 
     left: str
     load: str
@@ -157,8 +158,8 @@ class Live:
 
 
 def live(run: RunFolder, now: float) -> Live | None:
-    """Return the current work of the command that runs in `run`; None if no command is running, or
-    if it wrote no plan file. now: seconds since the epoch."""
+    """Return the current work of the command that runs in `run`, or None if no command is running
+    or it wrote no plan file. `now` is in seconds since the epoch."""
     plan = read_object(run.path / PLAN)
     try:
         workers = int(plan["workers"])
@@ -173,7 +174,7 @@ def live(run: RunFolder, now: float) -> Live | None:
             ]
             for arm, stages in plan["methods"].items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError):  # there is none, or it is damaged
+    except (KeyError, TypeError, ValueError, AttributeError):  # the plan is missing or damaged
         return None
     if not is_running(run, now):
         return None

@@ -1,7 +1,8 @@
-"""Read run directories: the stages of a run, what they recorded, and the run's summary.
+"""Read run directories: the stages of a run, their records, and the run's summary.
 
-Layout: `runs/<name>/{data,sft,ppo}`; with methods, `runs/<name>/<arm>/{data,sft,ppo}`; with several
-seeds, `runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
+The layout is `runs/<name>/{data,sft,ppo}`. With several methods it is
+`runs/<name>/<arm>/{data,sft,ppo}`, and with several seeds
+`runs/<name>/seed_<s>/<arm>/{data,sft,ppo}`. Earlier rounds of self-play are in
 `round_<n>/{data,sft}`, and their stages are named `round_<n> data` and `round_<n> sft`. Files may
 grow while they are read. This module writes nothing.
 """
@@ -25,19 +26,19 @@ from spa_report.reading_shape import is_head, is_summary
 log = logging.getLogger(__name__)
 
 
-# Folders that are not searched for stages: hidden ones, checkpoints, evaluations, archives,
+# Folders in which no stage is searched: hidden ones, checkpoints, evaluations, archives and
 # records.
 _SKIPPED = re.compile(
     r"\..*|global_step_.*|eval|previous|trajectories|token_scores|tensorboard|wandb"
 )
 _ROUND = re.compile(r"round_\d+")
-# `val-000050.jsonl`: the split and the step, padded to six digits or more.
+# Matches names such as `val-000050.jsonl`: the split and the step, padded to six or more digits.
 _FILE = re.compile(r"^(.+)-(\d{6,})\.jsonl$")
 _SEED = re.compile(r"seed_(\d+)")
 # The deepest layout: seed_<s>/<method>/round_<n>/<stage>.
 _MAX_DEPTH = 4
 STAGES = ("generate", "data", "sft", "ppo", "eval")
-"""The stages of a method, in order."""
+"""The stages of a method, in order of execution."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class TrajectoryFile:
 
 @dataclass(frozen=True)
 class StageFolder:
-    """One stage directory of a run. arm: the stage's method; "" if the run has no method
-    directories. seed: the training seed; None if the run has no seed directories."""
+    """One stage directory of a run. `arm` is its method, or "" if the run has no method
+    directories. `seed` is its training seed, or None if the run has no seed directories."""
 
     path: Path
     name: str
@@ -61,38 +62,38 @@ class StageFolder:
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> value. Non-finite values are left out."""
+        """The metrics of each step by name. Non-finite values are omitted."""
         return _by_step(self.path / "metrics.jsonl")
 
     @cached_property
     def timings(self) -> dict[int, dict[str, float]]:
-        """Step -> name -> value: durations in seconds, memory and load."""
+        """The timings of each step by name: durations in seconds, memory and load."""
         return _by_step(self.path / "timings.jsonl")
 
     @property
     def label(self) -> str:
-        """Method, seed and stage in words."""
+        """Method, seed and stage as text."""
         seed = "" if self.seed is None else f"seed {self.seed} "
         return f"{self.arm} {seed}{self.name}".strip()
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """`manifest.json`, or an empty dict."""
+        """The content of `manifest.json`. Empty if there is none."""
         return read_object(self.path / MANIFEST)
 
     @property
     def result(self) -> str | None:
-        """The result's path, relative to the stage's folder; None until the stage is finished."""
+        """The result's path relative to the stage's folder, or None until the stage is finished."""
         return self.manifest.get("result")
 
     @property
     def evaluation(self) -> Path:
-        """Path of the result of `spa eval`, next to the folder of its episodes."""
+        """The path of the result of `spa eval`, which is next to the folder of its episodes."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """`config.yaml`, or an empty dict."""
+        """The content of `config.yaml`. Empty if there is none."""
         path = self.path / "config.yaml"
         if not path.exists():
             return {}
@@ -109,9 +110,11 @@ class StageFolder:
         return sorted(files, key=lambda file: (file.step, file.split))
 
 
-@lru_cache(maxsize=1024)  # YAML is slow to read, and the viewer lists all runs every few seconds
+# YAML is slow to parse, and the viewer lists all runs every few seconds.
+@lru_cache(maxsize=1024)
 def _read_config(path: Path, changed: int) -> dict[str, Any]:
-    try:  # not CSafeLoader: libyaml crashes on deep nesting and refuses some escapes
+    # CSafeLoader would be faster, but libyaml crashes on deep nesting and rejects some escapes.
+    try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError as error:
         raise DataError(
@@ -122,7 +125,7 @@ def _read_config(path: Path, changed: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run directory."""
+    """A run directory with its stages."""
 
     path: Path
     stages: tuple[StageFolder, ...]
@@ -131,13 +134,14 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The directory's name, with as many parent folders as are needed to distinguish runs."""
+        """The directory's name, preceded by the parent folders that are needed to distinguish
+        runs."""
         return "/".join(self.path.resolve().parts[-1 - self.parents :])
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a comparison; None if it does not exist. Raises DataError if it is not
-        valid."""
+        """The summary of a comparison, or None if there is none. Raises DataError if it is
+        invalid."""
         path = self.path / "summary.json"
         if not path.exists():
             return None
@@ -147,7 +151,7 @@ class RunFolder:
             raise DataError(
                 f"{path} is not valid JSON: {error}. Remove it, or run the comparison again."
             ) from error
-        # Self-play has its own summary in its folder, which later stages need.
+        # Self-play has a different summary in its folder, which is not a result.
         if isinstance(loaded, dict) and "played" in loaded:
             return None
         if not is_summary(loaded):
@@ -162,7 +166,8 @@ class RunFolder:
         return sorted(names, key=lambda arm: (arm_rank(arm), arm))
 
     def find(self, stage: str, arm: str | None = None) -> list[StageFolder]:
-        """The stages with this name (and of this method), ordered by method and seed."""
+        """The stages with this name, ordered by method and seed. With `arm`, only stages of
+        this method are returned."""
         matches = [item for item in self.stages if item.name == stage and arm in (None, item.arm)]
         return sorted(matches, key=lambda item: (item.arm, -1 if item.seed is None else item.seed))
 
@@ -177,15 +182,15 @@ def arm_rank(arm: str) -> int:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open the run in directory `path`. Raises DataError if it is not a directory or has no run,
-    and OSError if the folders that may contain one cannot be read."""
+    """Open the run in the directory `path`. Raises DataError if it is not a directory or has no
+    run, and OSError if no run is found because folders are unreadable."""
     if not path.is_dir():
         raise DataError(
             f"{path} is not a directory. Give the directory of a run, for example runs/demo."
         )
     unreadable: list[OSError] = []
     stages = tuple(_find_stages(path, unreadable))
-    # `eval/` is read only for a run without other stages. A report on a trained run ignores it.
+    # Read `eval/` only for a run without other stages. A report on a trained run ignores it.
     if not stages and (path / "eval").is_dir():
         stages = tuple(_find_stages(path / "eval", unreadable))
     if not stages and not (path / "summary.json").exists():
@@ -195,7 +200,7 @@ def open_run(path: Path) -> RunFolder:
             f"{path} has no run: neither a summary.json nor a stage with metrics.jsonl or trajectories. "
             "`spa runs` lists the runs of a folder."
         )
-    # Methods and seeds in the order of their folders, and the stages of each in the order of
+    # Keep methods and seeds in the order of their folders, and sort the stages of each by
     # execution.
     places = {(stage.arm, stage.seed): None for stage in stages}
     order = {place: number for number, place in enumerate(places)}
@@ -204,8 +209,8 @@ def open_run(path: Path) -> RunFolder:
 
 
 def stage_rank(stage: StageFolder) -> tuple[float, int]:
-    """Sort key for stages in the order of execution: by round, then by stage. Stages of the last
-    round, whose names have no number, come last."""
+    """Sort key for stages in the order of execution: by round, then by stage. The stages of the
+    last round have no number in their names and come last."""
     numbered = re.fullmatch(r"round_(\d+) (.+)", stage.name)
     name = numbered[2] if numbered else stage.name
     number = float(numbered[1]) if numbered else float("inf")
@@ -213,7 +218,7 @@ def stage_rank(stage: StageFolder) -> tuple[float, int]:
 
 
 def problem_text(error: Exception) -> str:
-    """Reason why a run is unreadable, in one line."""
+    """The reason why a run is unreadable, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -223,7 +228,7 @@ def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"the run {twice} is given twice. Give each run once.")
-    # Example: `a/demo` and `b/demo` instead of `demo` twice.
+    # For example, `a/demo` and `b/demo` instead of `demo` twice.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1
@@ -232,28 +237,29 @@ def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
 
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run, rather than a folder of runs."""
-    # A comparison has its lock file before its first stage has written anything.
+    # A comparison creates its lock file before its first stage writes anything.
     marks = any((path / name).exists() for name in ("summary.json", LOCK)) or is_stage(path)
     names = {child.name for child in path.iterdir() if child.is_dir()}
-    # If `eval` is the only folder, this is a run that was only evaluated. Next to other folders,
-    # `eval` is itself a run.
+    # If `eval` is the only folder, this run was only evaluated. Next to other folders, `eval` is a
+    # run of its own.
     if names != {"eval"}:
         names.discard("eval")
-    # A run may have the name of a method; unlike a method of a comparison, it has a lock file.
+    # A run may be named like a method. Unlike a method of a comparison, it has a lock file.
     arms = {name for name in ARM_ORDER if name in names and not (path / name / LOCK).exists()}
     return marks or bool(arms) or any(name in STAGES or _SEED.fullmatch(name) for name in names)
 
 
 def is_stage(path: Path) -> bool:
-    """Return whether a recorder wrote into this directory."""
+    """Return whether a directory has the records of a stage."""
     return (path / "metrics.jsonl").exists() or (path / "trajectories").is_dir()
 
 
 def _find_stages(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    """Yield each stage of a run once, although a comparison may link to its own finished stages."""
+    """Yield each stage of a run once, although a comparison may contain links to its own finished
+    stages."""
     stages = list(_every_stage(root, unreadable))
-    # Of a folder and the links to it, keep the paths that name a seed and a method. Several methods
-    # may share a folder.
+    # If links point to a stage, keep only the paths that name a seed and a method. Several methods
+    # may share a stage.
     named: dict[Path, tuple[bool, bool]] = {}
     for stage in stages:
         path = stage.path.resolve()
@@ -267,18 +273,18 @@ def _named(stage: StageFolder) -> tuple[bool, bool]:
 
 
 def _every_stage(root: Path, unreadable: list[OSError]) -> Iterator[StageFolder]:
-    # The directory may itself be a stage, which is then named after the directory.
+    # The directory may itself be a stage, which then has the directory's name.
     if is_stage(root):
         yield _stage(root.resolve(), root.resolve().parent)
     yield from (_stage(path, root) for path in _walk(root, _MAX_DEPTH, unreadable))
 
 
 def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
-    """Yield the stages below a folder. Skips unreadable folders with a warning, and appends their
-    errors to `unreadable`."""
+    """Yield the stages below a folder. Unreadable folders are skipped with a warning, and their
+    errors are appended to `unreadable`."""
     for path in sorted(root.iterdir()) if depth else []:
         folders: list[Path] = []
-        # A run that is being written, moved or deleted must not hide its neighbours.
+        # A run that is being written, moved or deleted must not hide the other runs.
         try:
             if not _SKIPPED.fullmatch(path.name) and path.is_dir():
                 folders = [path] if is_stage(path) else []
@@ -290,12 +296,12 @@ def _walk(root: Path, depth: int, unreadable: list[OSError]) -> Iterator[Path]:
 
 
 def _stage(path: Path, root: Path) -> StageFolder:
-    # `absolute`, not `resolve`: a stage may be a symbolic link, and the name of the link is needed.
+    # Use `absolute`, because `resolve` would follow a symbolic link, whose own name is needed.
     *parents, name = path.absolute().relative_to(root.absolute()).parts
     if parents and _ROUND.fullmatch(parents[-1]):
         name = f"{parents.pop()} {name}"
     seeds = [int(match[1]) for part in parents if (match := _SEED.fullmatch(part))]
-    # Folders that are not seeds name the method. Nested ones are joined.
+    # Folders that are not seeds name the method. Nested names are joined.
     arm = "/".join(part for part in parents if not _SEED.fullmatch(part))
     return StageFolder(path, name, arm, seeds[-1] if seeds else None)
 
@@ -308,23 +314,24 @@ def _by_step(path: Path) -> dict[int, dict[str, float]]:
             values = {
                 key: float(value) for key, value in row.items() if isinstance(value, int | float)
             }
-            # Lines of the same step are merged; later values replace earlier ones.
+            # Merge lines of the same step; later values replace earlier ones.
             table.setdefault(step, {}).update(values)
     return dict(sorted(table.items()))
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested sections to dotted keys."""
+    """Flatten nested sections into one mapping with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        # An empty section is kept as a value, so that a table of differences shows its key.
+        # Keep an empty section as a value, so that a table of differences shows its key.
         nested = isinstance(value, dict) and value
         flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
 
 
 def made_with(run: RunFolder) -> dict[str, Any]:
-    """Versions and hardware of the run's last stage as dotted keys; empty if it recorded none."""
+    """Versions and hardware that the run's last stage recorded, with dotted keys. Empty if there
+    are none."""
     environment: Any = {}
     for stage in run.stages:
         fingerprint = read_object(stage.path / MANIFEST).get("fingerprint")
@@ -341,10 +348,10 @@ def made_with(run: RunFolder) -> dict[str, Any]:
 
 
 def parse_head(line: bytes) -> dict[str, Any]:
-    """Parse the episode on this line without its messages and tokens, which make up most of it;
-    return {} if the line is not an episode.
+    """Parse the episode on this line without its messages and tokens, which make up most of it.
+    Return {} if the line is not an episode.
 
-    The line is cut at the key `messages`. This key cannot occur inside a JSON string, where its
+    The line is cut at the key `messages`. That key cannot occur inside a JSON string, where its
     quotes would be escaped.
     """
     head: dict[str, Any] = {}
@@ -356,7 +363,7 @@ def parse_head(line: bytes) -> dict[str, Any]:
             # The keys are in another order, or the line is damaged or still being written.
             continue
         if is_head(row):
-            # The error of a failed episode comes after the messages.
+            # The error of a failed episode is after the messages, so parse the whole line.
             if row.get("stop") != "error" or "error" in row:
                 return row
             head = row
@@ -364,8 +371,8 @@ def parse_head(line: bytes) -> dict[str, Any]:
 
 
 def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFile | None:
-    """Find the file of the stage's last validation episodes up to and including `step`; None if the
-    stage has no such file."""
+    """Find the file of the stage's last validation, at the latest at `step`. Return None if there
+    is none."""
     files = [
         file
         for file in stage.trajectory_files()
@@ -375,8 +382,8 @@ def last_validation(stage: StageFolder, step: int | None = None) -> TrajectoryFi
 
 
 def heads(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the offset of each line of a file, and its episode without messages and tokens; {} for
-    a line that is not an episode."""
+    """Yield the byte offset of each line of a file, and its episode without messages and tokens.
+    The episode is {} if the line is damaged."""
     start = 0
     with path.open("rb") as file:
         for line in file:

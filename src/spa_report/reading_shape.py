@@ -1,6 +1,6 @@
-"""Check the structure of JSON records of a run (episodes, planner records, summaries).
+"""Validate the structure of JSON records of a run: episodes, planner records and summaries.
 
-These files are plain text that a crash, a disk or an editor may have damaged. Without the checks,
+These files are plain text that a crash, a disk or an editor may have damaged. Without validation,
 all code that reads them would have to handle arbitrary values.
 """
 
@@ -10,24 +10,25 @@ from types import NoneType
 from typing import Any
 
 Check = Callable[[Any], bool]
-"""Predicate that checks the shape of a JSON value."""
+"""A predicate that validates the shape of a JSON value."""
 
 LARGEST = 1e15
-"""Largest absolute value of a number that counts as valid."""
+"""Largest absolute value of a valid number."""
 
 
 def NUMBER(value: Any) -> bool:
-    """Return whether a value is a number that can be added up and shown."""
-    # NaN and infinity are excluded, because neither is valid JSON in a browser.
+    """Return whether a value is a finite number of at most `LARGEST` in absolute value."""
+    # Browsers reject NaN and infinity in JSON.
     return isinstance(value, int | float) and abs(value) <= LARGEST and isfinite(value)
 
 
 def shape(of: Any) -> Check:
-    """Build a predicate that checks whether a value has a shape.
+    """Build a predicate that returns whether a value has a shape.
 
-    A shape is a type, a tuple of types, a list that contains the shape of its items, a predicate,
-    or a mapping from keys to shapes. In a mapping, `key?` may be missing, and `*` stands for all
-    other keys. Build each predicate once: a large run has a million values to check.
+    A shape is a type, a tuple of types, a list with the shape of its items, a predicate, or a
+    mapping from keys to shapes. In a mapping, a key that ends in `?` is optional, and `*` gives the
+    shape of all other keys. Build each predicate only once, because a large run has a million
+    values to validate.
     """
     if isinstance(of, list):
         item = shape(of[0])
@@ -35,7 +36,7 @@ def shape(of: Any) -> Check:
     if isinstance(of, dict):
         needed = {name for name in of if not name.endswith(("?", "*"))}
         named = {name.removesuffix("?"): shape(part) for name, part in of.items()}
-        # Keys that the shape does not name pass, unless `*` gives them a shape.
+        # Other keys are accepted with any value, unless `*` gives them a shape.
         other = named.pop("*", None)
         return lambda value: (
             isinstance(value, dict)
@@ -59,7 +60,7 @@ is_head = shape({
     "episode_id?": str, "tag?": str, "mode?": str, "stop": str, "success": bool, "turns": [_TURN], "puzzle_hash?": TEXT,
     "error?": TEXT,
 })  # fmt: skip
-"""Return whether a value is an episode. Checks only the keys that lists and counts use, not
+"""Return whether a value is an episode. Only the keys for lists and statistics are validated, not
 messages and tokens."""
 
 _TOKENS = ("token_ids", "sampled", "logprobs", "turn_index")
@@ -82,12 +83,12 @@ is_summary = shape({
     "episodes?": {"*": {"*": NUMBER}}, "seconds?": {"*": NUMBER},
     "difference?": {"*": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n?": NUMBER, "over?": str}},
 })  # fmt: skip
-"""Return whether a value is the content of a comparison's `summary.json`. Checks only the keys
-that reports use."""
+"""Return whether a value is the content of a comparison's `summary.json`. Only the keys that
+reports use are validated."""
 
 
 def is_episode(row: Any) -> bool:
-    """Return whether a value is an episode. Checks all keys that a replay uses."""
+    """Return whether a value is an episode. All keys that a replay uses are validated."""
     if not (is_head(row) and _has_rest(row)):
         return False
     columns = {name: row[name] for name in _TOKENS if row.get(name) is not None}

@@ -1,8 +1,8 @@
-"""Turn an episode's line of a trajectory file into the data that a page shows.
+"""Convert an episode from a trajectory file into the data that a page shows.
 
-Works on the plain JSON of an episode, so that viewing a run needs neither torch nor a model. All
-text is made safe to show: control characters and direction marks appear as escapes, and very long
-text is truncated with a note.
+This uses the plain JSON of an episode, so the viewer needs neither torch nor a model. All text is
+made safe to display: control characters and direction marks become escapes, and very long text is
+truncated with a note.
 """
 
 import re
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SYMBOL = re.compile(r"\b((?:\w{1,30} on )?\w{1,30}) \((\S)\) (?:is|are) at")
-"""Matches the name and symbol of a cell's content in a state: "box on target (√) is at"."""
+"""Matches the name and symbol of a cell's content in a state, as in `box on target (√) is at`."""
 _LEGEND = re.compile(r"^Symbols: (.+)\.$", re.MULTILINE)
-"""Matches the line of a prompt that explains symbols: "Symbols: P player, _ empty."."""
-# Limits of what one page shows. Longer text is truncated, and tokens beyond the limit are left out.
+"""Matches the line of a prompt that explains symbols, as in `Symbols: P player, _ empty.`"""
+# Limits per page. Longer text is truncated, and further tokens are omitted.
 MAX_TEXT = 20_000
 MAX_TOKENS = 8_000
 
 
 def shown(text: str | None, limit: int = MAX_TEXT) -> str:
-    """Make `text` printable, and truncate it after `limit` characters with a note of how many more
-    there are."""
+    """Make `text` printable. Beyond `limit` characters, it is truncated with a note of how many are
+    omitted."""
     if not text:
         return ""
     if len(text) > limit:
@@ -42,10 +42,10 @@ def shown(text: str | None, limit: int = MAX_TEXT) -> str:
 
 
 def prediction_wrong(turn: dict[str, Any]) -> bool | None:
-    """Return whether the turn's prediction differs from the next state; None if there is no
-    prediction."""
-    # The truth is `next_world_state` if it was recorded, which may contain more than the agent is
-    # shown. A turn without an executed action has nothing to predict.
+    """Return whether the turn's prediction differs from the next state, or None if there is no
+    prediction to check."""
+    # `next_world_state` takes precedence if recorded, because it may contain more than the prompt
+    # shows. A turn without an executed action has no next state to predict.
     return (
         _differs(
             turn["response"].get("prediction"), turn.get("next_world_state") or turn["next_state"]
@@ -56,8 +56,8 @@ def prediction_wrong(turn: dict[str, Any]) -> bool | None:
 
 
 def observation_wrong(turn: dict[str, Any]) -> bool | None:
-    """Return whether the turn's observation differs from the shown state; None if there is no
-    observation."""
+    """Return whether the turn's observation differs from the state that was shown, or None if there
+    is no observation."""
     return _differs(turn["response"].get("observation"), turn.get("world_state") or turn["state"])
 
 
@@ -66,11 +66,11 @@ def _differs(claim: str | None, truth: str) -> bool | None:
 
 
 def any_wrong(episode: dict[str, Any]) -> bool | None:
-    """Return whether a prediction of the episode is wrong; None if it has no predictions or its
-    format asks for none."""
+    """Return whether any prediction of the episode is wrong, or None if it has no predictions or
+    its prompts ask for none."""
     turns = episode.get("turns") or []
     known = [wrong for turn in turns if (wrong := prediction_wrong(turn)) is not None]
-    # `mode: base` asks for no states, so predictions in such responses are not judged.
+    # In `mode: base`, prompts do not ask for states, so predictions are not judged.
     return any(known) if known and episode.get("mode") != "base" else None
 
 
@@ -82,12 +82,12 @@ def replay(
 ) -> dict[str, Any]:
     """Build the data that a page needs to replay `episode` (an `Episode.to_json()`).
 
-    `scores` holds token-aligned lists by name ("advantages", "values") from the stage's
+    `scores` has lists with one value per token, by name ("advantages", "values"), from the stage's
     `token_scores`.
     """
     turns = episode.get("turns") or []
-    # The system and first user message contain the rules, which name the symbols and the board's
-    # size.
+    # The system message and the first user message contain the rules, which name the symbols and
+    # the size of the board.
     texts = [message["content"] for message in episode.get("messages", ())[:2]]
     states = [text for turn in turns for text in (turn["state"], turn["next_state"])]
     size = boards.board_size([*texts, *states])
@@ -103,8 +103,7 @@ def replay(
         "member",
         "version",
     )
-    # The line `Actions: Up, Down, Left, Right.` of the instruction, in the system or the user
-    # message.
+    # Matches the line `Actions: Up, Down, Left, Right.` of the rules.
     named = re.search(r"^Actions: (.+?)\.?$", "\n".join(texts), re.MULTILINE)
     names = named[1].split(", ") if named else []
     form = str(episode.get("response_format", ""))
@@ -128,7 +127,7 @@ def replay(
 
 
 def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
-    """Symbol -> its lower-case meaning. States override the legend of the prompt."""
+    """Map each symbol to its meaning in lower case. States override the legend of the prompt."""
     legend = [
         entry.partition(" ")[::2]
         for text in texts
@@ -142,9 +141,9 @@ def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """The search that a response in format `form` writes out, as a list of states with their moves;
-    empty if it writes none. actions: names of the environment's actions."""
-    # Imported here, because it imports Gymnasium, which a list of episodes does not need.
+    """Parse the search that a response in format `form` contains into a list of states with their
+    moves. Empty if it contains none. `actions` has the names of the environment's actions."""
+    # Import only when needed, because it imports Gymnasium, which a list of episodes does not need.
     from spa.plugins import response_formats
 
     own = response_formats().get(form)
@@ -198,10 +197,10 @@ def _turn(
 
 
 def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The actions of the response with the result of each: executed, no effect, refused, or not
+    """List the actions of the response with their results: executed, no effect, refused, or not
     executed."""
-    # `executed` is a subsequence of the response's actions, in the environment's spelling, so the
-    # two lists are walked together.
+    # `executed` is a subsequence of the response's actions in the environment's spelling, so step
+    # through both lists together.
     executed = turn.get("executed") or []
     infos = turn.get("infos") or []
     done = []
@@ -214,7 +213,7 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
-    # Executed actions that match no action of the response are shown as well.
+    # Also show executed actions that match no action of the response.
     rest = executed[position:]
     return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
 
@@ -230,8 +229,8 @@ def _fate(info: dict[str, Any]) -> str:
 def _tokens(
     episode: dict[str, Any], tokenizer: "Tokenizer | None", scores: dict[str, Any]
 ) -> dict[int, dict[str, Any]]:
-    """Turn -> its tokens as columns: `text`, `id`, `sampled`, and numbers per sampled token by
-    name."""
+    """Map each turn to its tokens, as columns: `text`, `id`, `sampled`, and `numbers` with a value
+    per sampled token for each name."""
     ids = episode.get("token_ids")
     if not ids:
         return {}
@@ -242,7 +241,7 @@ def _tokens(
         if isinstance(row, list) and len(row) == len(ids)
     }
     sampled = episode.get("sampled") or [False] * len(ids)
-    # Turn -1 holds the tokens of the first prompt.
+    # Turn -1 has the tokens of the first prompt.
     turn_index = episode.get("turn_index") or [-1] * len(ids)
     positions: dict[int, list[int]] = {}
     for position in range(min(len(ids), MAX_TOKENS)):
@@ -253,8 +252,7 @@ def _tokens(
             "text": _texts([ids[position] for position in places], tokenizer),
             "sampled": [int(sampled[position]) for position in places],
             "numbers": {
-                # Only sampled tokens have numbers. Tokens of the prompt and of the environment get
-                # None.
+                # Only sampled tokens have numbers. Prompt and environment tokens get None.
                 key: [_rounded(row[position]) if sampled[position] else None for position in places]
                 for key, row in numbers.items()
             },
@@ -268,8 +266,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
-    """The text of each token; its id in brackets without a tokenizer. If a character spans several
-    tokens, the last one contains it and the others are empty."""
+    """The text of each token, or its id in brackets without a tokenizer. If a character spans
+    several tokens, the last one shows it and the others are empty."""
     if tokenizer is None:
         return [f"[{number}]" for number in ids]
     texts = []
@@ -277,8 +275,8 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
     for number in ids:
         pending.append(number)
         text = tokenizer.decode(pending, skip_special_tokens=False)
-        # U+FFFD at the end means that the bytes so far are an incomplete UTF-8 character, which has
-        # at most four bytes.
+        # A final U+FFFD means that the bytes so far are an incomplete UTF-8 character. Such a
+        # character has at most four bytes.
         if text.endswith("\ufffd") and len(pending) < 4:
             texts.append("")
             continue
@@ -288,23 +286,22 @@ def _texts(ids: Sequence[int], tokenizer: "Tokenizer | None") -> list[str]:
 
 
 def find_tokenizer(stage: Path, root: Path) -> "Tokenizer | None":
-    """Find the tokenizer of a stage. None if there is no `tokenizer.json`; pages then show token
-    ids.
+    """Find the tokenizer of a stage. Returns None if there is no `tokenizer.json`, in which case
+    pages show token ids.
 
-    Searches the stage's checkpoints, then all checkpoints of the run in `root`, then the stage's
-    model if that is the bundled model or a folder.
+    The search starts with the stage's checkpoints, followed by all checkpoints of the run in
+    `root`. Last is the stage's model, if that is the bundled model or a folder.
     """
     from tokenizers import Tokenizer
 
     folder_of_stage = StageFolder(stage, stage.name, "", None)
-    # An evaluation names its model in its result.
+    # The result of an evaluation names its model.
     model = read_object(folder_of_stage.evaluation).get("model")
     # A damaged configuration must not prevent showing the episode.
     with suppress(DataError, OSError, RecursionError):
         model = model or folder_of_stage.config.get("model_path")
     builtin = Path(spa.__file__).parent / "assets"
-    # The stage's checkpoints come first, since another stage may have been trained from another
-    # model.
+    # Search the stage's own checkpoints first, because another stage may use another model.
     of_model = builtin if model == "builtin:tiny" else Path(str(model or stage))
     for folder, checkpoint in ((stage, "global_step_"), (root, "global_step_"), (of_model, "")):
         found = [

@@ -1,8 +1,9 @@
-"""The result of a report: the table of methods, the verdict in one sentence, and its certainty.
+"""The result of a report: the table of methods, the verdict in one sentence, and notes on its
+certainty.
 
-In a finished comparison, methods are compared at the same steps as in its summary; in an unfinished
-one, at the last validation that all of them have. A method that was trained longer, until total
-episodes were equal, has an additional row.
+A finished comparison is judged at the same steps as in its summary, and an unfinished one at the
+last validation that all its methods have. A method that was trained longer, until total episodes
+were equal, has an additional row.
 """
 
 from collections.abc import Sequence
@@ -46,11 +47,11 @@ CONTROL = "spa_shuffled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodResult:
-    """The result of one method of a run over its training seeds, from which all tables are made.
+    """The result of one method of a run over its training seeds. All tables are made from these.
 
-    before, after: Pass@1 before and after PPO, from 0 to 1. before_k, after_k: Pass@k.
-    before_interval, interval: Pass@1 with confidence intervals. ppo_episodes, all_episodes: without
-    and with self-play. Values are None if not recorded.
+    `before` and `after` are Pass@1 before and after PPO, from 0 to 1, and `before_k` and `after_k`
+    are Pass@k. `before_interval` and `interval` are Pass@1 with confidence intervals.
+    `ppo_episodes` omits self-play, and `all_episodes` includes it. Values are None if not recorded.
     """
 
     label: str
@@ -59,7 +60,7 @@ class MethodResult:
     run: str = ""
     color: int = 0
     state: str = ""
-    """Progress of the method, for a list of runs."""
+    """Progress of the method, for the list of runs."""
     before: float | None = None
     after: float | None = None
     before_interval: Interval | None = None
@@ -67,7 +68,7 @@ class MethodResult:
     before_k: float | None = None
     after_k: float | None = None
     lead: Interval | None = None
-    """Pass@1 of the first method minus this one; None for the first method itself."""
+    """Pass@1 of the first method minus Pass@1 of this one. None for the first method itself."""
     lead_seeds: int = 1
     """Number of training seeds that `lead` pairs."""
     ppo_episodes: int | None = None
@@ -79,8 +80,8 @@ class MethodResult:
 def recorded(
     summary: dict[str, Any], arm: str, k: str = "pass@8", *, longer: bool = False
 ) -> MethodResult:
-    """Read a method's results from `summary.json`. longer: read the results at the end of its
-    longer training, beyond the step at which all methods are compared."""
+    """Read a method's results from `summary.json`. With `longer`, read the results at the end of
+    its longer training, beyond the step at which all methods are compared."""
     rates = summary.get("methods", {}).get(arm, {})
     start = rates.get("before", {})
     end = rates.get("after_total" if longer else "after", {})
@@ -91,10 +92,10 @@ def recorded(
     ppo = episodes.get(arm, {}).get("ppo")
     total = totals.get(arm)
     if longer:
-        # Older summaries lack `ppo_longer`; then the largest total of any method is taken.
+        # Older summaries lack `ppo_longer`. They use the largest total of any method instead.
         most = max(totals.values(), default=None)
         ppo = total = episodes.get(arm, {}).get("ppo_longer", most)
-    # Seconds are keyed `<arm>/<stage>`.
+    # The keys are `<arm>/<stage>`.
     seconds = [s for name, s in summary.get("seconds", {}).items() if name.startswith(f"{arm}/")]
     gap = summary.get("difference", {}).get(f"{arm}_same_total_episodes" if longer else arm)
     return MethodResult(
@@ -115,8 +116,8 @@ def recorded(
 
 
 def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
-    """The results of every method of a comparison, each followed by the results of its longer
-    training, if any."""
+    """The results of every method of a comparison. If a method was trained longer, the results of
+    that training follow."""
     return [
         recorded(summary, arm, longer=longer)
         for arm, rates in summary.get("methods", {}).items()
@@ -126,10 +127,10 @@ def all_recorded(summary: dict[str, Any]) -> list[MethodResult]:
 
 
 def measured(method: RunArm, step: int | None) -> MethodResult:
-    """Compute a method's Pass@1 intervals from recorded episodes, before PPO and at its last
+    """Compute a method's Pass@1 with intervals from recorded episodes, before PPO and at its last
     validation up to `step`."""
     ppo = method.of("ppo")
-    # Step 0 is the validation before PPO, whatever else is recorded.
+    # Step 0 selects the validation before PPO, even if later ones are recorded.
     before = facts.rate(facts.behaviour_and_wins(ppo, 0)[1])
     return MethodResult(
         label=method.label,
@@ -142,28 +143,29 @@ def measured(method: RunArm, step: int | None) -> MethodResult:
 
 
 def judged_stages(method: RunArm, step: int | None) -> list[StageFolder]:
-    """The stages whose last validation up to `step` is the method's result: PPO stages that were
-    validated after step 0, or the evaluations if the method has no PPO stage."""
+    """The stages whose last validation up to `step` is the method's result. These are its PPO
+    stages that were validated after step 0, or its evaluations if it has no PPO stage."""
     ppo = method.of("ppo")
     validated = [stage for stage in ppo if (file := last_validation(stage, step)) and file.step > 0]
     return validated if ppo else method.of("eval")
 
 
 def arm_name(arm: str) -> str:
-    """Display name of a method."""
+    """The display name of a method."""
     return ARMS.get(arm, (arm, ""))[0]
 
 
 def list_methods(runs: Sequence[RunFolder], *, with_data_alone: bool = False) -> list[RunArm]:
-    """Every method of every run, in the order of a report. with_data_alone: include methods that
-    only collected data."""
+    """List every method of every run, in the order of a report. With `with_data_alone`, include
+    methods that only collected data."""
     methods: list[RunArm] = []
     colors = colors_of(runs)
     for run in runs:
         for arm in run.arms():
             stages = tuple(stage for stage in run.stages if stage.arm == arm)
             recorded = arm in (run.summary or {}).get("methods", {})
-            # A method that only collected data (data, generate) has no result to compare.
+            # A method that only collected data (stages `data` and `generate`) has no result to
+            # compare.
             if not (recorded or with_data_alone) and not any(
                 stage.name.rpartition(" ")[2] in ("ppo", "sft", "eval") for stage in stages
             ):
@@ -177,8 +179,9 @@ def list_methods(runs: Sequence[RunFolder], *, with_data_alone: bool = False) ->
 
 
 def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
-    """(run, method) -> index of its colour, which does not change while the run progresses. Known
-    methods have fixed colours; other methods get the next ones in the order of the plan."""
+    """Map each (run, method) to the index of its colour, which does not change while the run
+    progresses. Known methods have fixed colours. Other methods get the following ones, in the order
+    of the plan."""
     colors: dict[tuple[str, str], int] = {}
     for run in runs:
         order = read_object(run.path / PLAN).get("order")
@@ -196,11 +199,12 @@ def colors_of(runs: Sequence[RunFolder]) -> dict[tuple[str, str], int]:
 def judged_steps(
     methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]
 ) -> dict[str, int | None]:
-    """Label of each method -> the step whose validation is the method's result; None if not
-    validated after step 0.
+    """Map the label of each method to the step whose validation is its result, or to None if it was
+    not validated after step 0.
 
-    For a method in its run's summary, this is its own last validation. For the other methods of a
-    run, it is the last validation that all of them have. Steps beyond `also_test_at` do not count.
+    A method in its run's summary is judged at its own last validation. The other methods of a run
+    are judged at the last validation that all of them have. Steps beyond `also_test_at` do not
+    count.
     """
     groups = {method.label: _judged_with(method, summaries[method.run]) for method in methods}
     last: dict[tuple[str, str], list[int]] = {group: [] for group in groups.values()}
@@ -209,21 +213,22 @@ def judged_steps(
             # A method that was only validated before PPO has no result yet.
             if (file := last_validation(stage)) and file.step > 0:
                 last[groups[method.label]].append(
-                    # A method that continues for equal total episodes is compared with the others
-                    # at the step `also_test_at`.
+                    # A method that continues until total episodes are equal is compared with the
+                    # others at the step `also_test_at`.
                     min(file.step, flatten(stage.config).get("trainer.also_test_at") or file.step)
                 )
     return {label: min(last[group], default=None) for label, group in groups.items()}
 
 
 def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
-    """Key of the group of methods that are compared at one step. A method in its run's summary is a
-    group of its own; the other methods of a run form one group."""
+    """The key of the group of methods that are compared at the same step. A method in its run's
+    summary is a group of its own. The other methods of a run form one group."""
     return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
 
 
 def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
-    """The chart of Pass@k: Pass@8 if a summary reports it, otherwise the largest k."""
+    """Choose the chart of Pass@k: Pass@8 if a summary reports it, otherwise the largest recorded
+    k."""
     reported = any(
         "pass@8" in result.get("after", {})
         for summary in summaries.values()
@@ -239,14 +244,15 @@ def rows(
     summaries: dict[str, dict[str, Any]],
     wanted_k: Wanted | None,
 ) -> list[MethodResult]:
-    """The rows of the table: SPA first (or the best method), then the vanilla baseline, then the
-    others from best to worst."""
+    """Build the rows of the table. For a single run, the reference (SPA by default) comes first,
+    then vanilla, then the other methods from best to worst. With several runs, all methods are
+    sorted from best to worst."""
     results = []
     for method in methods:
         row = _row(method, steps[method.label], summaries[method.run], wanted_k)
         if row.after is not None or row.before is not None:
             results.append(row)
-    # Within one comparison the reference comes first, then vanilla. With several runs the best
+    # In a comparison, the reference comes first and vanilla second. With several runs, the best
     # method comes first.
     rank = {summaries[results[0].run].get("reference", "spa"): 0, "vanilla": 1} if results else {}
     several = len({method.run for method in methods}) > 1
@@ -261,8 +267,8 @@ def rows(
         lines = [(row, outcomes[row.label][1])]
         if summary.get("methods", {}).get(row.arm, {}).get("after_total"):
             lines.append((_longer(row, summary), facts.behaviour_and_wins(ppo[row.label])[1]))
-        # The summary's difference pairs puzzles over all seeds. It is used only if its reference is
-        # also the first method here. Otherwise the difference is computed from recorded episodes.
+        # The summary's difference pairs puzzles over all seeds, but it is relative to the summary's
+        # reference. If another method is first here, compute the difference from recorded episodes.
         same = (first.arm, first.run) == (summary.get("reference", "spa"), row.run)
         for line, wins in lines:
             lead = line.lead if same else None
@@ -281,7 +287,7 @@ def _row(
     row = recorded(summary, method.arm, wanted_k.title.lower() if wanted_k else "")
     shown = measured(method, step)
     start, end = ends(PASS_1, method, step)
-    # Rates come from episodes, because metrics are means over tags.
+    # Prefer rates from episodes, because metrics are means over tags.
     if shown.before_interval is not None:
         start = shown.before_interval.mean
     if shown.interval is not None:
@@ -296,7 +302,7 @@ def _row(
         all_episodes=row.all_episodes,
         tokens=row.tokens,
         seconds=row.seconds,
-        # Numbers that the summary lacks are read from metrics and episodes.
+        # Values that the summary lacks come from metrics and episodes.
         **{
             name: value if getattr(row, name) is None else getattr(row, name)
             for name, value in rates.items()
@@ -305,7 +311,7 @@ def _row(
 
 
 def _longer(row: MethodResult, summary: dict[str, Any]) -> MethodResult:
-    """The row of a method that continued until it had played as many episodes in total as SPA."""
+    """The row of a method that continued until its total number of episodes equalled SPA's."""
     return replace(
         recorded(summary, row.arm, longer=True),
         label=f"{row.label}, trained longer",
@@ -319,14 +325,14 @@ def _longer(row: MethodResult, summary: dict[str, Any]) -> MethodResult:
 
 
 def points(interval: Interval) -> str:
-    """A difference of shares in percentage points, with its interval."""
+    """Format a difference of shares in percentage points, with its interval."""
     mean, low, high = (100 * value for value in (interval.mean, interval.low, interval.high))
     return f"{mean:+.1f} points (95 % CI [{low:+.1f}, {high:+.1f}])"
 
 
 def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[str, list[str]]:
-    """The result in one sentence, and notes on its certainty. There is no result while a method is
-    in progress."""
+    """Return the result in one sentence, and notes on its certainty. While a method is in progress,
+    the sentence describes the progress instead."""
     if text := how_far(runs):
         return text, _gates(runs)
     table = [row for row in table if row.after is not None]
@@ -346,7 +352,7 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[s
         )
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
-        # As in `_certainty`.
+        # The same rule as in `_certainty`.
         seeds = max(map(_seeds, runs))
         several = spread is not None and seeds >= MANY_SEEDS and spread.over == "seeds"
         over = "puzzles and training seeds" if several else "puzzles"
@@ -359,12 +365,12 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[s
 
 
 def _evaluations(runs: Sequence[RunFolder]) -> str:
-    """Sentences with the Pass@1 of each finished evaluation and its interval; "" if there is no
+    """Describe the Pass@1 of each finished evaluation, with its interval. Empty if there is no
     evaluation."""
     results = []
     for stage in (stage for run in runs for stage in run.stages):
-        # Not from its episodes, which may be more: an evaluation with other puzzles, samples or
-        # models may be in progress.
+        # Read the result file instead of the episodes. There may be more episodes, because an
+        # evaluation with other puzzles, samples or models may be in progress.
         tags = read_object(stage.evaluation).get("tags", {})
         for tag, metrics in tags.items():
             if interval := metrics.get("pass@1"):
@@ -378,11 +384,12 @@ def _evaluations(runs: Sequence[RunFolder]) -> str:
 
 
 def _versus(first: MethodResult, rival: MethodResult) -> str:
-    """Compare two methods in one sentence: the better one, the difference, and its certainty."""
+    """Compare two methods in up to three sentences: the Pass@1 of each, the difference, and its
+    certainty."""
     ours = first.after or 0.0
     theirs = rival.after or 0.0
     lead = rival.lead
-    # The methods may have been validated on different puzzles and share only some of them.
+    # The methods may have been validated on different puzzles, of which they share only some.
     shared = (
         f" on the {lead.n} puzzles that both played"
         if lead is not None and abs(ours - theirs - lead.mean) > 1e-3
@@ -398,8 +405,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
             f"No clear winner: {first.label} solves {number(ours, True)} of held-out puzzles at the first try, "
             f"and {rival.label} solves {number(theirs, True)}. The difference of {points(lead)}{shared} may be chance."
         )
-    # The interval is of first - rival. If the rival won, the difference is negated and the ends of
-    # the interval swap.
+    # The interval is for first - rival. If the rival won, negate the difference and swap the ends
+    # of the interval.
     if lead.low < 0:
         lead = Interval(mean=-lead.mean, low=-lead.high, high=-lead.low, n=lead.n)
         first, rival, ours, theirs = rival, first, theirs, ours
@@ -410,8 +417,8 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
 
 
 def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
-    """Describe whether the difference between `first` and the method of `row` could be due to
-    chance. numbers: also give the difference, for methods that the verdict does not mention."""
+    """Describe whether the difference between `first` and the method of `row` may be chance. With
+    `numbers`, the text includes the difference, for methods that the verdict does not mention."""
     lead = row.lead
     if lead is None:
         return ""
@@ -422,8 +429,8 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
             text += " The comparison does not show that training on true next states helps."
         return text
     better, worse = (first, row.label) if lead.low > 0 else (row.label, first)
-    # With at least `MANY_SEEDS` seeds, intervals are over seeds and include the variance between
-    # training runs, unless all seeds have the same mean.
+    # With at least `MANY_SEEDS` seeds, intervals are over seeds. They then include the variance
+    # between training runs, unless all seeds have the same mean.
     seeds = row.lead_seeds >= MANY_SEEDS and lead.over == "seeds"
     luck = "puzzles and training seeds" if seeds else "puzzles"
     explained = (
@@ -433,7 +440,7 @@ def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
 
 
 def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
-    """For each other method, say in how many seeds SPA has a higher Pass@1."""
+    """Note for each other method in how many seeds SPA has a higher Pass@1."""
     notes = []
     for run in runs:
         summary = run.summary or {}
@@ -454,7 +461,7 @@ def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _seeds(run: RunFolder) -> int:
-    """Number of training seeds of a run. Counts seed folders too, because a leaderboard of `spa
+    """Number of training seeds of a run. Seed folders count, too, because a leaderboard of `spa
     bench` has no summary."""
     played = {stage.seed for stage in run.find("ppo")}
     return max(len((run.summary or {}).get("seeds", ())), len(played))
@@ -474,8 +481,8 @@ def _one_seed(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _gates(runs: Sequence[RunFolder]) -> list[str]:
-    """Notes on world models that failed the gate after fine-tuning, with the gate's diagnosis.
-    Raises DataError if a gate file is damaged."""
+    """Notes on world models that failed the world-model gate after fine-tuning, with the gate's
+    diagnosis. Raises DataError if a gate file is damaged."""
     notes = []
     for run in runs:
         for stage in run.find("sft"):
@@ -496,8 +503,8 @@ def _gates(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[str]:
-    """A note that names methods trained beyond the step at which they are compared; empty if there
-    are none."""
+    """A note that names the methods that were trained beyond the step at which they are compared.
+    Empty if there are none."""
     longer = [
         method.label
         for method in methods
@@ -522,14 +529,14 @@ def step_note(steps: dict[str, int | None], methods: Sequence[RunArm]) -> list[s
 
 
 def current_summary(run: RunFolder) -> dict[str, Any]:
-    """The summary of a run. Leaves out its results while a method is in progress, because they
+    """The summary of a run. While a method is in progress, its results are omitted, because they
     belong to an earlier run."""
     results = ("methods", "difference", "seeds") if in_progress(run) else ()
     return {key: value for key, value in (run.summary or {}).items() if key not in results}
 
 
 def how_far(runs: Sequence[RunFolder]) -> str:
-    """Describe the progress of unfinished methods in one sentence; "" if all have finished."""
+    """Describe the progress of unfinished methods in one sentence. Empty if all have finished."""
     parts = []
     failed = []
     for run in runs:
@@ -538,8 +545,7 @@ def how_far(runs: Sequence[RunFolder]) -> str:
         failed += [f"Failed: {printable(text.splitlines()[0])}" for text in own_failed]
         for state in open_methods:
             name = arm_name(state.arm) or run.name
-            # The name of a run with a single stage, such as an evaluation, is the name of that
-            # stage.
+            # A run with a single stage, such as an evaluation, has the same name as the stage.
             stage = "" if state.stage in ("ppo", name) else f" {state.stage}"
             stage += "" if state.stage == "ppo" else " step"
             where = f" ({run.name})" if len(runs) > 1 and state.arm else ""
@@ -552,8 +558,8 @@ def how_far(runs: Sequence[RunFolder]) -> str:
 
 
 def seed_table(runs: Sequence[RunFolder]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
-    """For each training seed of the summaries, its name and (method, Pass@1 after PPO) of every
-    method."""
+    """List the training seeds in the summaries: the name of each seed, and (method, Pass@1 after
+    PPO) for every method."""
     return tuple(
         (
             printable(

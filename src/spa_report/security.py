@@ -1,4 +1,4 @@
-"""Security of pages: prevent text of a run from being executed as a script."""
+"""Security of pages: text of a run must never be executed as a script."""
 
 import base64
 import hashlib
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def page_policy(*, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """A Content-Security-Policy tag that allows exactly these inline styles and scripts, and loads
-    nothing."""
-    # Hashes instead of 'unsafe-inline': a script from the text of a run has none of these hashes
-    # and does not run.
+    """A Content-Security-Policy tag that allows exactly these inline styles and scripts, and no
+    other resources except `data:` images."""
+    # Hashes are stricter than 'unsafe-inline': a script in the text of a run has no listed hash and
+    # is not executed.
     rules = [
         "default-src 'none'",
         f"style-src {_hashes(styles)}",
@@ -29,8 +29,9 @@ def _hashes(texts: Sequence[str]) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that is safe inside a <script> element: it cannot close the element or open a
-    comment."""
+    """Serialize data as JSON that is safe inside a <script> element, which it can neither close nor
+    turn into a comment."""
     text = json.dumps(data, separators=(",", ":"))
-    # JSON parsers decode these escapes to the same data. `</script>` and `<!--` need a `<`.
+    # JSON parsers decode these escapes to the same data, and `</script>` and `<!--` cannot occur
+    # without a `<`.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""Local web servers of commands."""
+"""Run a local web server until the user interrupts the command."""
 
 import html
 import sys
@@ -13,14 +13,14 @@ from spa.run.console import write_out
 
 
 def run_server(server: HTTPServer, note: str, *, browser: bool, query: str = "") -> int:
-    """Print the server's address with a note, open it in a browser if requested, and serve until
+    """Print the server's URL with a note, open it in a browser if requested, and serve until
     interrupted. Returns 0."""
     host, port = server.server_address[:2]
     # IPv6 addresses need brackets in a URL.
     host = f"[{host!s}]" if ":" in str(host) else host
     address = f"http://{host!s}:{port}/{query}"
     write_out(f"{address}  {note}(press Ctrl+C to stop the server)\n")
-    # The address must be visible before the server blocks.
+    # Print the URL before the server blocks.
     sys.stdout.flush()
     with _opened(address) if browser else nullcontext():
         try:
@@ -34,13 +34,13 @@ def run_server(server: HTTPServer, note: str, *, browser: bool, query: str = "")
 
 @contextmanager
 def _opened(address: str) -> Iterator[None]:
-    """Open an address in a browser through a file that only this user can read: command lines are
-    visible to all users, and the address may contain a token."""
+    """Open a URL in a browser through a file that only this user can read. All users can read
+    command lines, and the URL may contain a token."""
     with tempfile.TemporaryDirectory(prefix="spa-") as folder:
         page = Path(folder) / "open.html"
         page.write_text(
             f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">'
         )
         webbrowser.open(page.as_uri())
-        # The file has to exist until the browser has read it, so it is kept while the server runs.
+        # Keep the file while the server runs, because the browser may read it late.
         yield

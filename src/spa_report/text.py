@@ -1,4 +1,4 @@
-"""Render a report as Markdown, with the content and order of the HTML page and boards in code
+"""Render a report as Markdown. Content and order match the HTML page, and boards are in code
 blocks."""
 
 import re
@@ -18,13 +18,13 @@ from spa_report.results import points
 def markdown(report: Report) -> str:
     """Render the report as Markdown."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    # autoescape is for HTML. The filters below escape text for Markdown.
+    # `autoescape` would escape for HTML. The filters below escape for Markdown.
     made = jinja2.Environment(loader=loader, autoescape=False, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"md": _safe, "boards": _boards}
     page = made.get_template("report.md.j2").render(
         report=report, number=number, points=points, endings=ENDINGS, table=_table
     )
-    # Templates leave blank lines where a section is missing.
+    # A missing section leaves blank lines in the template.
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", page)).strip() + "\n"
 
 
@@ -34,7 +34,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collect
 
 
 def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
-    """Draw titled boards side by side in a code block, with wrong cells in [brackets]."""
+    """Draw titled boards next to each other in a code block, with wrong cells in [brackets]."""
     blocks = []
     for title, board in columns:
         if board is None:
@@ -48,19 +48,19 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
         lines = ["".join(row) for row in cells] or [line.strip() for line in cut.splitlines()]
         width = max(map(len, (title, *lines)))
         blocks.append([text.ljust(width) for text in (title, *lines)])
-    # Shorter blocks are filled with blank lines, so that the rows of all blocks align.
+    # Fill shorter blocks with blank lines, so that all blocks have the same height.
     height = max(map(len, blocks))
     filled = [block + [" " * len(block[0])] * (height - len(block)) for block in blocks]
     return _fenced("\n".join("   ".join(row).rstrip() for row in zip(*filled, strict=True)))
 
 
 def _fenced(text: str) -> str:
-    # A fence must be longer than any run of backticks inside it.
+    # A fence must be longer than any sequence of backticks inside it.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def _safe(text: str) -> str:
-    """Escape text of a run for Markdown, so that it starts no markup or HTML."""
+    """Escape text of a run, so that Markdown does not read it as markup or HTML."""
     return re.sub(r"([\\`*_~\[\]<>&#])", r"\\\1", " ".join(text.splitlines()))

@@ -1,9 +1,9 @@
 """`spa view`: show runs, curves and episodes on a web page, served locally or exported as one file.
 
-The server answers GET requests for a fixed set of addresses; no part of a request becomes a file
-name. A request needs the token from the address that the server printed, because other users of the
-machine can reach the port, too. On the loopback address, requests that name another host are
-rejected, so that another web page cannot read a run through the visitor's browser.
+The server answers GET requests for a fixed set of paths, and no part of a request becomes a file
+name. Other users of the machine can reach the port, too, so each request needs the token from the
+URL that the server printed. On the loopback interface, the server also rejects requests with
+another host name. Otherwise another website could read a run through the visitor's browser.
 """
 
 import hmac
@@ -50,8 +50,8 @@ HOST = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 2.0
 STYLES = ("uplot.css", "charts.css", "viewer.css")
 SCRIPTS = ("uplot.js", "charts.js", "viewer.js")
-# Allows only files of this server and `data:` images: no inline script, and no other page may frame
-# the viewer.
+# Allows only files of this server and `data:` images. Inline scripts are blocked, and other pages
+# cannot embed the viewer.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -59,25 +59,26 @@ _POLICY = (
 _LOGGER = logging.getLogger("spa.view")
 
 REQUEST_S = 30.0
-"""Seconds that a client may take to send its request; an idle connection occupies a thread."""
+"""Seconds that a client may take to send its request. Without a limit, idle connections would
+occupy threads."""
 MOST_FIELDS = 50
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class Viewer:
-    """The data of one run, for a server or an export."""
+    """The data of one run, for the server or an export."""
 
     def __init__(self, run: Path, *, cache_file: Path | None = None) -> None:
         self.run = open_run(run)
         self.index = EpisodeIndex(run, cache=cache_file)
-        # `cache`: each stage folder loads its tokenizer only once.
+        # `cache` makes each stage folder load its tokenizer only once.
         self._tokenizer: Callable[[Path], Tokenizer | None] = cache(
             partial(find_tokenizer, root=self.index.root)
         )
 
     def info(self) -> dict[str, Any]:
-        """The run's name, the filters' choices and initial values, the number of episodes, and the
-        progress of indexing."""
+        """The run's name, the choices and initial values of the filters, the number of episodes,
+        and the progress of indexing."""
         return {
             "run": shown(self.run.name, 200),
             "choices": self.index.choices(),
@@ -87,14 +88,14 @@ class Viewer:
         }
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
-        """One page of the list of episodes."""
+        """One page of the list of episodes. `query` has the filters, order, offset and limit."""
         return self.index.page(
             query, order=query.get("order", ""), **_numbers(query, "offset", "limit")
         )
 
     def episode(self, number: int) -> dict[str, Any] | None:
-        """The replay of one episode, with its group under `team`; None if the episode does not
-        exist or no longer exists."""
+        """The replay of one episode, with its group under `team`. None if the episode does not
+        exist."""
         place = self.index.place(number)
         episode = read_episode(place) if place else None
         if place is None or episode is None:
@@ -102,8 +103,8 @@ class Viewer:
         group = self.index.group(number)
         scores = read_scores(place, [row["episode"] for row in group])
         own = scores.get(str(episode.get("episode_id")), {})
-        # The stage folder is two levels up: an episode is in
-        # <stage>/trajectories/<split>-<step>.jsonl.
+        # The file is <stage>/trajectories/<split>-<step>.jsonl, so the stage folder is two levels
+        # up.
         view = replay(episode, tokenizer=self._tokenizer(place.path.parent.parent), scores=own)
         for row in group:
             row["advantage"] = mean_advantage(scores.get(row["episode"], {}))
@@ -115,7 +116,7 @@ class Viewer:
         return {**view, "team": group}
 
     def raw(self, number: int) -> dict[str, Any] | None:
-        """The episode as recorded; None if it cannot be read."""
+        """The episode as recorded, or None if it cannot be read."""
         place: Place | None = self.index.place(number)
         return read_episode(place) if place else None
 
@@ -131,8 +132,8 @@ class Library:
     threads."""
 
     def __init__(self, folder: Path, *, caches: Path | None = None) -> None:
-        """`caches`: folder for the index files; by default, each index is stored in its run. Raises
-        DataError if `folder` is not a directory."""
+        """Open a folder. `caches` is the folder for index files; by default, each index is stored
+        in its run. Raises DataError if `folder` is not a directory."""
         if not folder.is_dir():
             raise DataError(
                 f"{folder} is not a directory. Give the folder of a run, or a folder of runs."
@@ -149,16 +150,16 @@ class Library:
 
     def places(self) -> dict[str, Path]:
         """The folders that may be runs, by name."""
-        # Requests select from these names and never become part of a path.
+        # A request selects from these names, and never becomes part of a path.
         folders = [self.folder] if self.single else sorted(self.folder.iterdir())
         return {
             path.name: path for path in folders if path.is_dir() and not path.name.startswith(".")
         }
 
     def viewer(self, name: str) -> Viewer | None:
-        """The viewer of a run; None if there is no run of this name. Raises DataError if the run is
-        unreadable."""
-        # Two requests for a new run must not build its index twice.
+        """The viewer of a run, or None if there is no run of this name. Raises DataError if the run
+        is unreadable."""
+        # Two simultaneous requests for a new run must not build its index twice.
         with self._lock:
             if name not in self._viewers:
                 if name not in (places := self.places()):
@@ -169,29 +170,29 @@ class Library:
             return self._viewers[name]
 
     def update(self) -> None:
-        """Update the indices of all runs that were opened."""
+        """Update the indices of all opened runs."""
         for viewer in list(self._viewers.values()):
             try:
                 viewer.index.update()
             except (SpaError, OSError, ValueError, sqlite3.Error) as error:
-                # The run is being moved or is damaged; the next update tries again.
+                # The run is being moved or is damaged. The next update tries again.
                 _LOGGER.debug("cannot update the index of a run, will try again: %s", error)
 
     def list_runs(self) -> dict[str, Any]:
-        """The table of runs, as JSON-ready values."""
+        """The table of runs as JSON-ready values."""
         lines = [(name, run_row(path, time.time())) for name, path in self.places().items()]
         runs = [{"key": name, **asdict(line)} for name, line in lines if line]
         return {"folder": shown(self.folder.name, 200), "single": self.single, "runs": runs}
 
     def live(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The current work of each of these runs that is in progress."""
+        """The current work of each named run that has a running command."""
         places = self.places()
         runs = [open_run(places[name]) for name in names if name in places]
         return [asdict(now) for run in runs if (now := live(run, time.time()))]
 
     def report(self, names: Sequence[str]) -> Report | None:
-        """Build the report on these runs, without its gallery of episodes; None if a run does not
-        exist or none is named."""
+        """Build the report on the named runs, without its gallery of episodes. Return None if no
+        run is named or one of them does not exist."""
         places = self.places()
         if not names or not all(name in places for name in names):
             return None
@@ -204,8 +205,8 @@ class Library:
         ]
         files += [stage.evaluation for run in runs for stage in run.stages]
         files += [run.path / "summary.json" for run in runs]
-        # A report takes seconds and pages request it often, so it is rebuilt only if one of these
-        # files has changed.
+        # Building a report takes seconds, and pages request it often, so rebuild it only if one of
+        # these files has changed.
         stamp = [
             (path, path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
         ]
@@ -219,7 +220,7 @@ def _numbers(query: Mapping[str, str], *keys: str) -> dict[str, int]:
 
 
 class ViewerServer(ThreadingHTTPServer):
-    """The server of a library. token: grants access; `/?token=...` sets the cookie that a browser
+    """The server of a library. `token` grants access: `/?token=...` sets the cookie that a browser
     sends with later requests."""
 
     daemon_threads = True
@@ -233,14 +234,15 @@ class ViewerServer(ThreadingHTTPServer):
 
     @property
     def cookie(self) -> str:
-        """The cookie's name, which contains the port because browsers share cookies between ports
+        """The cookie's name. It contains the port, because browsers share cookies between the ports
         of a host."""
         return f"spa_{self.server_address[1]}"
 
 
 def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
-    """Create a server and start a thread that keeps the indices up to date. The caller starts the
-    server. port: 0 chooses a free one. Raises OSError if the port cannot be used."""
+    """Create a server, and start a thread that keeps the indices up to date. The caller starts the
+    server. Port 0 chooses a free port. Raises OSError or OverflowError if the port cannot be
+    used."""
     server = ViewerServer(library, host, port)
     threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
     return server
@@ -255,14 +257,14 @@ def _is_loopback(host: str) -> bool:
 
 def _keep_up(library: Library) -> None:
     while True:
-        # `wake` is cleared first, so that a run opened during the update is indexed next.
+        # Clear `wake` before the update, so that a run opened during it is indexed without delay.
         library.wake.clear()
         library.update()
         library.wake.wait(SECONDS_BETWEEN_LOOKS)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests for the page, its styles and scripts, and the data."""
+    """Handles GET requests for the page, its styles and scripts, and the data."""
 
     timeout = REQUEST_S
     server_version = "spa"
@@ -281,11 +283,11 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         try:
             fields = parse_qs(address.query, max_num_fields=MOST_FIELDS)
-        except ValueError:  # more fields than any request of the page has
+        except ValueError:  # no request of the page has so many fields
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
-        # Another site could point its own name at 127.0.0.1 (DNS rebinding). The Host header would
-        # then contain that name.
+        # In a DNS rebinding attack, another site points its own name at 127.0.0.1. Its requests
+        # then have that name in the Host header.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if self._own.is_loopback and host not in self._own.names:
             return self._say(
@@ -298,10 +300,11 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN,
                 "The token is missing. Open the whole address that `spa view` printed.",
             )
-        # The token moves into a cookie, because it could be copied from the address bar or kept in
-        # the history.
+        # Move the token into a cookie, because it could be copied from the address bar or stay in
+        # the browser's history.
         if address.path == "/" and "token=" in address.query:
-            # `Strict` would withhold the cookie if the address is opened by a link on another page.
+            # With `Strict`, the browser would withhold the cookie if a link on another page opens
+            # the URL.
             cookie = f"{self._own.cookie}={self._own.token}; Path=/; HttpOnly; SameSite=Lax"
             return self._send(
                 HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie}
@@ -329,13 +332,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, json.dumps(answer).encode(), "application/json", saved)
 
     def _is_known(self, token: str) -> bool:
-        """Return whether the request has the token, in its address or as a cookie."""
+        """Return whether the request has the token, in its URL or as a cookie."""
         try:
             shown = SimpleCookie(self.headers.get("Cookie", "")).get(self._own.cookie)
         except CookieError:
             shown = None
         given = (token, shown.value if shown else "")
-        # The comparison takes constant time, so that the delay reveals nothing about the token.
+        # Compare in constant time, so that the delay reveals nothing about the token.
         return any(hmac.compare_digest(text.encode(), self._own.token.encode()) for text in given)
 
     def _data(self, path: str, query: dict[str, str], names: list[str]) -> Any:
@@ -365,7 +368,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: HTTPStatus, body: bytes, kind: str, more: Mapping[str, str] | None = None
     ) -> None:
         self.send_response(status)
-        # `no-store`: a run's texts stay out of the browser's cache.
+        # `no-store` keeps the texts of a run out of the browser's cache.
         headers = {
             "Content-Type": kind,
             "Content-Length": str(len(body)),
@@ -400,10 +403,10 @@ def _pages() -> dict[str, tuple[bytes, str]]:
 
 
 def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
-    """Write a page that needs no server, with at most `limit` episodes; return their number.
+    """Write a page that needs no server, with at most `limit` episodes. Return their number.
 
-    The episodes are spread over methods, stages, successes and failures, with the latest steps
-    first.
+    The episodes are taken evenly from methods, stages, successes and failures, with the latest
+    steps first.
     """
     viewer.index.update()
     total = viewer.index.page({}, limit=1)["total"]
@@ -420,7 +423,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
     try:
         report = asdict(build([open_run(viewer.index.root)], episodes=False))
         examples = viewer.examples({})
-        # The exported page contains only these examples, so it must not offer more.
+        # The exported page contains only these examples, so it must not offer others.
         examples["files"] = examples["files"][:1]
         examples["total"] = len(examples["examples"])
     except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
@@ -441,8 +444,8 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         "episodes": rows,
         "replays": {k: v for k, (_, v) in replays.items()},
     }
-    # The export is one file: styles and scripts are inlined. The script reads the data from a JSON
-    # element instead of the server's API.
+    # The export is one file, so inline the styles and scripts. The script reads the data from a
+    # JSON element instead of the server's API.
     styles = [template(name) for name in STYLES]
     scripts = [template(name) for name in SCRIPTS]
     head = [

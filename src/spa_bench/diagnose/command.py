@@ -12,7 +12,7 @@ from spa.run.console import write_out
 if TYPE_CHECKING:
     from spa_bench.diagnose.replay import Game
 
-# A type without a tag has no limits of its own, so all recorded actions are played.
+# An environment type without a tag has no limits, so all recorded actions are played.
 NO_LIMIT = 10**9
 
 
@@ -47,7 +47,8 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Print the findings; return 0 whatever they are. Raises DataError, ModelError, ConfigError."""
+    """Print the findings. Returns 0 even if there are problems. Raises DataError, ModelError or
+    ConfigError."""
     overrides = options.overrides
     from spa_bench.diagnose.findings import diagnose as find_problems
     from spa_bench.diagnose.rollouts import read_rollouts
@@ -78,7 +79,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
 def diagnose_run(folder: Path) -> list[str]:
     """Describe why the reward of a run does not rise, as lines for `spa doctor RUN`. Raises
-    DataError."""
+    DataError if the rollouts cannot be read."""
     from spa_bench.diagnose.runs import reward_lines
 
     return reward_lines(folder)
@@ -86,7 +87,7 @@ def diagnose_run(folder: Path) -> list[str]:
 
 def game_of(name: str, config: str, overrides: list[str]) -> "Game":
     """Return the game of an environment tag with its limits, or of an environment type without
-    limits. Raises ConfigError for an unknown name and for a game with several players."""
+    limits. Raises ConfigError for an unknown name or a game with several players."""
     from spa.config.load import load_config
     from spa.envs.registry import make_env
     from spa_bench.diagnose.replay import Game
@@ -158,7 +159,7 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _drift_text(example: dict[str, Any]) -> str:
-    # The copy baseline is shown only if it was counted for all of these predictions.
+    # Show the copy baseline only if it was counted for all of these predictions.
     beside = (
         f" (copy baseline {example['copy_right']})"
         if example.get("with_states") == example["predictions"]

@@ -1,9 +1,9 @@
-"""Split the cross-entropy of predicted states into copied and changed tokens, to tell learned
-dynamics from copying.
+"""Split the cross-entropy of predicted states into copied and changed tokens, to distinguish
+learned dynamics from copying.
 
-A token of a predicted state is `copied` if every cell or word in it was at the same position in the
-state before, and `changed` otherwise. A model that learns to copy lowers the cross-entropy of
-copied tokens, and writes fewer changed tokens.
+A token of a predicted state is `copied` if every cell or word in it is at the same position in the
+state before. Otherwise it is `changed`. A model that only learns to copy lowers the cross-entropy
+of copied tokens, and writes fewer changed tokens.
 """
 
 import math
@@ -24,8 +24,11 @@ KINDS = ("copied", "changed")
 
 @dataclass(frozen=True, slots=True)
 class StateToken:
-    """A token of a predicted state. nll: negative log-likelihood in nats. copied: whether it
-    repeats the state before. right: whether it matches the true state; None if that is unknown."""
+    """A token of a predicted state.
+
+    `nll` is its negative log-likelihood in nats. `copied` tells whether it repeats the state
+    before. `right` tells whether it matches the true state, or is None if that is unknown.
+    """
 
     nll: float
     copied: bool
@@ -36,19 +39,20 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     """Negative log-likelihood of copied and changed tokens of predicted states, over training
     steps.
 
-    `why_not`: why there is no result, or "". `steps`: one row per step, grouped by split (`train`,
-    `val`, "" in other stacks' files). A row has `step` and, for each of KINDS, `tokens`, `nll`
-    (mean, nats) and `right` (share of correct tokens among those whose true state is known; None if
-    there are none). `falls`: split -> the result of `fall` for its first and last step.
+    `why_not` is the reason why there is no result, or "". `steps` has one row per step, grouped by
+    split (`train`, `val`, or "" in files of other stacks). A row has `step` and, for each of KINDS,
+    `tokens`, `nll` (mean in nats) and `right`. The latter is the share of correct tokens among
+    those with a known true state, or None. `falls` maps each split to the result of `fall` for its
+    first and last step.
 
-    A sampled token's log-prob is about the text that the model wrote, not about the true state, so
-    read it together with `right`.
+    The log-probs score the text that the model wrote, not the true state. So read `nll` together
+    with `right`.
     """
     # Log-probs can be assigned to states only if there is one for each token.
     scored = [
         r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
     ]
-    # The splits stay separate: train and val sample differently, and a mixture would look like a
+    # Keep the splits separate. They sample differently, so a mixture of both could look like a
     # trend.
     steps: dict[str, dict[int, list[StateToken]]] = defaultdict(lambda: defaultdict(list))
     if tokenizer is not None:
@@ -77,14 +81,17 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
 
 
 def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
-    """Yield the tokens of a rollout's predicted states that contain a cell or a word. The state
-    before is the recorded true one if available, otherwise the observation in the same response."""
+    """Yield the tokens of a rollout's predicted states that contain a cell or a word.
+
+    They are compared with the recorded true states if available, otherwise with the observation in
+    the same response.
+    """
     ids = rollout.token_ids or ()
     scores = rollout.logprobs or ()
     mask = rollout.mask or [True] * len(ids)
     if len(mask) != len(ids):
         return
-    # Each run of trained tokens is one response. The tokens between them are text of the
+    # Each contiguous range of trained tokens is one response. The tokens in between are text of the
     # environment.
     spans = [
         [place for place, _ in run]
@@ -94,8 +101,7 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
     for turn, span in enumerate(spans):
         response = [ids[place] for place in span]
         text = _text(tokenizer, response)
-        # Compare with the true states if the rollout has them, otherwise with the response's own
-        # observation.
+        # Use the recorded states if available, otherwise the response's own observation.
         known = turn + 1 < len(rollout.states)
         if rollout.cut and not known:
             continue
@@ -104,8 +110,7 @@ def state_tokens(rollout: Rollout, tokenizer: Any) -> Iterator[StateToken]:
         if block is None or not before:
             continue
         after = rollout.states[turn + 1] if known else None
-        # Prefixes are decoded instead of single tokens, because a character may span several
-        # tokens.
+        # Decode prefixes, because a character may span several tokens.
         ends = [len(_text(tokenizer, response[: count + 1])) for count in range(len(response))]
         for token, (copied, right) in _judged(
             text[slice(*block)], block[0], before, after, ends
@@ -123,8 +128,12 @@ def _text(tokenizer: Any, ids: Sequence[int]) -> str:
 def _judged(
     said: str, offset: int, before: str, after: str | None, ends: Sequence[int]
 ) -> dict[int, tuple[bool, bool | None]]:
-    """For each token, whether all its units match the state before, and whether all match the state
-    after. ends: end of each token in the response. offset: start of `said` in the response."""
+    """Judge each token: whether all its units match the state before, and whether all match the
+    state after, or None if that is unknown.
+
+    `ends` has the end of each token in the response, and `offset` is the start of `said` in the
+    response.
+    """
     old = {place: unit for place, (unit, _, _) in placed_units(before).items()}
     new = (
         None
@@ -162,13 +171,14 @@ def _kind(tokens: Sequence[StateToken]) -> dict[str, Any]:
 
 
 def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
-    """Split the decrease of the mean negative log-likelihood of state tokens, between two rows of
-    `state_likelihood`, into parts. `changed` and `copied`: the part due to tokens of this kind
-    becoming more likely. `mixture`: the part due to a growing share of the more likely kind.
+    """Split the decrease of the mean negative log-likelihood of state tokens between two rows of
+    `state_likelihood` into parts.
 
-    The parts add up to `total`: each kind's decrease is weighted by its mean share, each kind's
-    share by its mean likelihood (Kitagawa's decomposition). A kind without tokens at one end takes
-    the likelihood of the other end.
+    `changed` and `copied` are the parts that are due to tokens of this kind becoming more likely.
+    `mixture` is the part that is due to a growing share of the more likely kind. The parts add up
+    to `total`. Each kind's decrease is weighted by its mean share, and the change of its share by
+    its mean likelihood (Kitagawa's decomposition). A kind without tokens in one row takes the
+    likelihood of the other row.
     """
     shares = [
         {kind: row[kind]["tokens"] / sum(row[k]["tokens"] for k in KINDS) for kind in KINDS}
@@ -180,7 +190,7 @@ def fall(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, float]:
         one, two = (
             next((nll for nll in order if nll is not None), 0.0) for order in (ends, ends[::-1])
         )
-        # The weights are means over both ends, so the parts add up to the total without an
+        # With weights that are means over both ends, the parts add up to the total without an
         # interaction term.
         parts[kind] = (shares[0][kind] + shares[1][kind]) / 2 * (one - two)
         parts["mixture"] += (one + two) / 2 * (shares[0][kind] - shares[1][kind])

@@ -1,5 +1,5 @@
-"""`best_first`: base responses whose thoughts are a best-first search of a game in which a player
-pushes boxes onto targets.
+"""`best_first`: responses without states (`ctx_manager.mode=base`) whose thoughts are a best-first
+search. It is for games in which a player pushes boxes onto targets.
 
 All facts that the search looks up are written first, each next to its key. For example, a room with
 a box in cell 22, its target in cell 21 and the player in cell 14:
@@ -15,20 +15,21 @@ a box in cell 22, its target in cell 21 and the player in cell 14:
     2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
     Left Down Left
 
-First comes the map: the key of each inner cell, followed by its symbol in the prompt, from which
-`written` copies it. `22<23=1`: a box in cell 22 is one push from a target, and the player pushes it
-from cell 23. A box in a dead cell never reaches a target. `facts_of` derives these facts from
+The map comes first: each inner cell's key, followed by its symbol, which `written` copies from the
+prompt. `22<23=1` means that a box in cell 22 is one push from a target, and that the player pushes
+it from cell 23. A box in a dead cell can never reach a target. `facts_of` derives these facts from
 single moves.
 
-A line names the state that it expands, the cell from which the player pushes the first box that is
-not on a target, the path, and then every action. `Up04#`: nothing moves, because cell 04 blocks the
-way. `Left1322+1`: a new state with a box one push from its target; `+` if the move pushes a box or
-brings the player closer to the cell that the line names, else `-`. With two boxes, both numbers are
-written (`+1,2`).
+Each line of the search expands one state. It begins with the state's key and, after `>`, the cell
+from which the player pushes the first box that is not on a target. The path to the state follows,
+then every action with its result. `Up04#` changes nothing, because cell 04 blocks the way.
+`Left1322+1` leads to a new state with a box one push from its target. The sign is `+` if the move
+pushes a box or brings the player closer to the cell after `>`, else `-`. With two boxes, both
+numbers are written (`+1,2`).
 
-The next line expands the open state with the fewest total pushes; among these, one with `+`; among
-these, the newest. So the order depends only on numbers that are copied. The search ends at the
-first goal, within the line; the last line is the path to it.
+The next line expands the open state with the fewest total pushes. Ties go to a state with `+`, then
+to the newest, so the choice depends only on numbers in the text. The search ends at the first goal,
+even in the middle of a line. The last line is the path to that goal.
 """
 
 import re
@@ -68,9 +69,12 @@ _MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about single boxes. pushes: the fewest pushes from each cell to a target, in the order
-    in which they are found; floor cells without an entry are dead. sides: for each cell, the cell
-    from which the player makes the first of these pushes."""
+    """Facts about single boxes.
+
+    `pushes` maps each cell to the fewest pushes that bring a box from there to a target, in the
+    order of discovery. A floor cell without an entry is dead. `sides` maps a cell to the cell from
+    which the player makes the first of these pushes.
+    """
 
     pushes: Mapping[str, int]
     sides: Mapping[str, str]
@@ -78,17 +82,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class BestFirstSearch(Search):
-    """A best-first search, and the facts that it uses."""
+    """A finished best-first search, and the facts that it used."""
 
     facts: Facts
 
 
 def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successor], Facts]:
-    """Search backwards from the targets by single pushes. A generator: it yields the state before
-    each push, receives its successors, and returns the facts.
+    """Derive the facts by a backward search from the targets, one push at a time.
 
-    A push counts if any action leads to the state after it. Other boxes are placed where they do
-    not block it.
+    This generator yields the key of the state before each push, expects that state's successors to
+    be sent back, and returns the facts. A push counts if any action leads to the state after it.
+    Other boxes are placed in cells that do not block the push.
     """
     pushes = dict.fromkeys(puzzle.targets, 0)
     sides = dict[str, str]()
@@ -114,8 +118,8 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
 
 
 class BestStates(OpenStates):
-    """Open states, ordered by total pushes; among equals, those with `+` come first, then the
-    newest."""
+    """Open states of a best-first search, ordered by total pushes. Ties go to states with `+`, then
+    to the newest."""
 
     def __init__(self, start: str, facts: Facts, targets: Sequence[str]) -> None:
         super().__init__(start)
@@ -128,18 +132,19 @@ class BestStates(OpenStates):
         return min(self._ranks, key=self._ranks.__getitem__, default=None)
 
     def close(self, key: str) -> None:
-        """Remove a state that is being expanded, whether it is open or not."""
+        """Remove a state from the open states because it is being expanded; do nothing if it is not
+        open."""
         self._ranks.pop(key, None)
 
     def aim(self, key: str) -> str:
-        """The cell from which the player pushes the first box that is not on a target; "" if all
+        """The cell from which the player pushes the first box that is not on a target. Empty if all
         boxes are on targets or that box is dead."""
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
     def status(self, key: str, after: str, outcome: str) -> str:
-        """The status of a move: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`, or the estimate of a new state,
-        such as `+1,2`."""
+        """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
+        or the estimate of a new state, such as `+1,2`."""
         if outcome == GOAL:
             return GOAL
         if after == key:
@@ -148,8 +153,8 @@ class BestStates(OpenStates):
         if len(after) != len(key):
             return DEAD
         player, *boxes = _cells(after)
-        # The text of a predicted state may show that it is lost (`outcome`) even if the predicted
-        # facts do not.
+        # `outcome` comes from the text of a predicted state. It may show that the state is lost
+        # even if the predicted facts do not.
         if outcome or not all(box in self.facts.pushes for box in boxes):
             return DEAD
         if after in self.paths:
@@ -161,11 +166,11 @@ class BestStates(OpenStates):
         return mark + ",".join(str(self.facts.pushes[box]) for box in boxes)
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
-        """Record a state that has an estimate, and open it unless it is at the depth limit."""
+        """Record a state whose status is an estimate. Open it unless it is at the depth limit."""
         if status[0] not in "+-":
             return
         self.paths[after] = path
-        # At the depth limit, a state is found but never expanded.
+        # A state at the depth limit is recorded but never expanded.
         if len(path) < self.max_depth:
             pushes = sum(map(int, status[1:].split(",")))
             self._ranks[after] = (pushes, status[0] == "-", -len(self.paths))
@@ -182,7 +187,7 @@ class BestFirst(BreadthFirst):
     states = BestStates
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also require prompts with a grid, from which the map is copied."""
+        """Also require prompts that show the grid, because the responses copy it as their map."""
         super().check(cfg, problems)
         if cfg.state_text == "coords":
             problems.add(
@@ -204,8 +209,11 @@ class BestFirst(BreadthFirst):
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """Return two tables by key: the successors of all states that are reachable or that the
-        facts need, and a copy of the game in every reachable state that does not end it."""
+        """Explore the game and return two tables, each keyed by state.
+
+        The first has the successors of all states that are reachable or that the facts need. The
+        second has a copy of the game in every reachable state that does not end it.
+        """
         puzzle = _puzzle(env)
         true, copies = explore(env)
 
@@ -223,9 +231,9 @@ class BestFirst(BreadthFirst):
         return BestFirstSearch(search.lines, search.path, facts)
 
     def written(self, search: Search, view: Any) -> str:
-        """The map, the facts, a line for each expanded state, then the path."""
+        """Write the map, the facts, a line for each expanded state, then the path."""
         assert isinstance(search, BestFirstSearch)  # see `searching`
-        assert search.path is not None  # others are dropped
+        assert search.path is not None  # the caller drops a search without a path
         puzzle = _puzzle(view)
         found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
         lines = _facts_text(search.facts, puzzle, view)
@@ -236,20 +244,20 @@ class BestFirst(BreadthFirst):
         return "\n".join((*lines, " ".join(search.path)))
 
     def reference(self, env: TextEnv) -> Any:
-        """A function that returns the true successors of a state's key; None for a game without
-        boxes."""
+        """Return a function that maps a state's key to its true successors, or None for a game
+        without boxes."""
         puzzle = env.push_puzzle()
         return None if puzzle is None else cache(lambda key: _successors(puzzle, key))
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score the map, facts, moves, estimates and other statuses, choices of the next state, and
-        paths.
+        """Score the map, the facts, the moves with their estimates and statuses, the choices of the
+        next state, and the path.
 
-        The kinds `map`, `fact` and `dead` count words; `aim` counts the cells that the player walks
-        to. Lines are judged by the facts that the text itself states. Returns None if the game has
-        no boxes to push, or if the reference search finds no path to the goal.
+        In `kinds`, `map`, `fact` and `dead` count words, and `aim` counts the cells after `>`. Each
+        line is judged by the facts in the text, even if they are wrong. Returns None if the game
+        has no boxes to push, or if the reference search finds no path to the goal.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
@@ -261,7 +269,7 @@ class BestFirst(BreadthFirst):
         right = _facts_text(wanted.facts, puzzle, env)
         written = thoughts.split("\n")
         header = written[: len(right)]
-        # The last line of a truncated text does not count.
+        # The last line of a truncated text may be incomplete, so it is not scored.
         whole = header if complete or len(written) > len(right) else header[:-1]
         counts = Counter[str]()
         errors = ["wrong_fact"] * (whole != right[: len(whole)])
@@ -275,7 +283,7 @@ class BestFirst(BreadthFirst):
             if line is None:
                 return None
             key, _, aim = line.key.partition(">")
-            # A line without the cell counts like a line with a wrong cell.
+            # A line without `>` and a cell counts as a line with a wrong cell.
             aims.append(aim == found.aim(key))
             errors.extend(["wrong_fact"] * (not aims[-1]))
             return replace(line, key=key)
@@ -307,8 +315,8 @@ class BestFirst(BreadthFirst):
         )
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the kind, start and end of every word. `next` is the state that a line expands,
-        `aim` the cell that the player walks to, `estimate` the rank of a new state."""
+        """Yield the kind, start and end of every word. The kind `next` is the state that a line
+        expands, `aim` the cell after `>`, and `estimate` the rank of a new state."""
         head, colon, _ = line.partition(":")
         if not colon:
             first = line.partition(" ")[0]
@@ -334,7 +342,7 @@ class BestFirst(BreadthFirst):
                     yield "estimate", start + len(move), stop
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
-        """Parse a line for display, without the cell that the player walks to; None if it cannot be
+        """Parse a line for display, without the cell after `>`. Return None if it cannot be
         parsed."""
         line = _words_of_line(text, actions)
         return None if line is None else replace(line, key=line.key.partition(">")[0])
@@ -387,7 +395,7 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
 
 
 def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
-    """The lines that state the map and the facts, which precede the search."""
+    """Write the lines that precede the search: the map, the pushes and the dead cells."""
     grid = view.state_text("grid").split("\n")
     lines = [
         "".join(f"{cell}{grid[int(cell[0])][int(cell[1])]}" for cell in row) for row in puzzle.rows
@@ -403,7 +411,7 @@ def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
 
 
 def _read_facts(lines: Sequence[str]) -> Facts:
-    """Parse the facts that a text states; other words are ignored."""
+    """Parse the facts in a text, ignoring all other words."""
     found = [match.groups() for line in lines for match in _FACT.finditer(line)]
     return Facts(
         pushes={cell: int(count) for cell, _, count in found},
@@ -412,9 +420,11 @@ def _read_facts(lines: Sequence[str]) -> Facts:
 
 
 def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Count the words of the map, the pushes (`fact`) and the dead cells. Returns, by kind, the
-    number of words that are correct at their position, and the total. The total of a line is its
-    number of written or expected words, whichever is larger."""
+    """Count the words of the map, the pushes (`fact`) and the dead cells.
+
+    Returns, by kind, the number of words that are correct at their position, and the total. A
+    line's total is its number of written or of expected words, whichever is larger.
+    """
     kinds = dict[str, tuple[int, int]]()
     for number, (text, wanted) in enumerate(zip(written, right, strict=False)):
         kind = {len(right) - 2: "fact", len(right) - 1: "dead"}.get(number, "map")
@@ -427,8 +437,8 @@ def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple
 
 
 def _tried(key: str, action: str, puzzle: PushPuzzle) -> str:
-    """The cells that a move without effect depends on: the next cell, and, if it has a box, the
-    cell behind it."""
+    """The cells that block a move without effect: the next cell and, if a box is there, the cell
+    behind it."""
     player, *boxes = _cells(key)
     step = puzzle.steps[action]
     ahead = _beside(player, step)
@@ -443,8 +453,10 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 
 
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
-    """Parse a line, with keys as written; None if it cannot be parsed. The status of a move is its
-    estimate (such as `+1`), `#`, or its word."""
+    """Parse a line and keep its keys as written. Return None if it cannot be parsed.
+
+    The status of a move is its estimate (such as `+1`), `#`, or a word such as `seen`.
+    """
     line = read_line(text, actions, _WORDS)
     if line is None:
         return None
@@ -459,8 +471,10 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
-    """Parse a line; None if it cannot be parsed or its state is not in the puzzle. A blocked move
-    that names the correct cells becomes a move that leads back to the state."""
+    """Parse a line. Return None if it cannot be parsed or its state is not in the puzzle.
+
+    A blocked move that names the correct cells gets the line's own state as its target.
+    """
     line = _words_of_line(text, actions)
     if line is None:
         return None

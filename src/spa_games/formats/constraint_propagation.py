@@ -1,6 +1,6 @@
-"""`constraint_propagation`: base responses whose thoughts fill the variables of a constraint
-satisfaction problem, such as a Sudoku. This module derives and writes such thoughts, and parses and
-scores thoughts that a model wrote, line by line.
+"""`constraint_propagation`: responses without states (`ctx_manager.mode=base`) whose thoughts
+assign the variables of a constraint satisfaction problem, such as a Sudoku. This module derives and
+writes such thoughts. It also parses and scores the thoughts that a model wrote, line by line.
 
 A 4x4 Sudoku with four empty cells:
 
@@ -13,12 +13,12 @@ A 4x4 Sudoku with four empty cells:
     11: 12=3 13=1 14=4 21=1 31=4 41=3 22=4 fits 2 so 11=2
     1,2,3 4,1,3 4,3,4 1,1,2
 
-A line names an open variable, then the value of each of its neighbours (0: open), then the values
-that no neighbour has. If there is only one, it is assigned. A sweep begins with the keys of the
-open variables and has a line for each of them. The last line has the actions, in the order of the
-assignments.
+A sweep visits all open variables. Its first line lists their keys, and each has a line of its own.
+That line names the variable, the value of each neighbour (0 if open), and, after `fits`, the values
+that no neighbour has. A single fitting value is assigned after `so`. The last line of the text has
+the actions, in the order of the assignments.
 
-Every value has its key next to it, because models copy by key.
+Each value is written next to its key, because models find what to copy by its key.
 """
 
 import re
@@ -36,22 +36,24 @@ from spa.formats.base import SearchScore, WrittenFormat
 from spa.formats.search import GOAL, Successor
 
 OPEN = "0"
-"""The value of an open variable in facts."""
+"""The value that facts give for an open variable."""
 Problem = Mapping[str, Variable]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The first line of a sweep. keys: the variables that are still open."""
+    """The first line of a sweep. `keys` are the variables that are still open."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line of an open variable. key: the variable. facts: its neighbours with their values.
-    fits: the values that no neighbour has. assigned: variable and value of the assignment, or
-    None."""
+    """The line of an open variable.
+
+    `key` is the variable, `facts` its neighbours with their values, and `fits` the values that no
+    neighbour has. `assigned` is the variable and the value of the assignment, or None.
+    """
 
     key: str
     facts: tuple[tuple[str, str], ...]
@@ -61,21 +63,24 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """A finished derivation. steps: its lines in order. path: the actions that assign all values;
-    None if variables stay open because several values fit."""
+    """A finished derivation.
+
+    `steps` are its lines in order. `path` has the actions that assign all values, or is None if
+    variables remain open because several values fit.
+    """
 
     steps: tuple[Sweep | Line, ...]
     path: tuple[str, ...] | None
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines of variables, without the lines that begin sweeps."""
+        """The lines of variables, without the first lines of sweeps."""
         return tuple(step for step in self.steps if isinstance(step, Line))
 
 
 def derive(problem: Problem) -> Derivation:
-    """Sweep over the open variables and assign those with a single candidate, until all have values
-    or a sweep assigns nothing."""
+    """Sweep over the open variables and assign each that has a single fitting value. Stop when no
+    variable is open or a sweep assigns nothing."""
     values = {key: variable.value for key, variable in problem.items()}
     steps = list[Sweep | Line]()
     path = list[str]()
@@ -108,14 +113,14 @@ def what_follows(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
 
 
 def fitting(variable: Variable, facts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The values that no neighbour has according to these facts."""
+    """The values of `variable` that no neighbour has according to `facts`."""
     taken = {value for _, value in facts}
     return tuple(value for value in variable.actions if value not in taken)
 
 
 def write_derivation(derivation: Derivation) -> str:
-    """The derivation as text. Raises ValueError if it stalled, because there are no actions to
-    learn."""
+    """Write a derivation as text. Raises ValueError if variables remain open, because such a
+    derivation has no actions."""
     if derivation.path is None:
         raise ValueError(
             "write_derivation: the derivation stalled, so it has no actions to write; pass one that "
@@ -138,7 +143,7 @@ _LINE = re.compile(
 
 
 def read_step(text: str) -> Sweep | Line | None:
-    """Parse a line of a derivation; None if the text is not one."""
+    """Parse a line of a derivation. Return None if the text is not such a line."""
     first, *rest = text.split(" ")
     if first == "open" and rest and all(rest):
         return Sweep(tuple(rest))
@@ -155,12 +160,12 @@ def read_step(text: str) -> Sweep | Line | None:
 
 
 def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> SearchScore | None:
-    """Score a written derivation of a problem, each line given the lines before it.
+    """Score a written derivation, each line given the lines before it.
 
-    Facts are judged by the values of the problem and the assignments of the text itself, fitting
-    values by the facts of their line, and assignments by the fitting values of their line.
-    complete: False for a truncated text, whose last line does not count. Returns None if single
-    candidates do not solve the problem.
+    Facts are judged by the problem's values and the text's own assignments. Fitting values are
+    judged by the facts of their line, and an assignment by the fitting values of its line.
+    `complete` is False for a truncated text, whose last line is not scored. Returns None if the
+    problem cannot be solved by single fitting values.
     """
     wanted = derive(problem)
     if wanted.path is None:
@@ -181,8 +186,8 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
     for number, each in enumerate(written if complete else written[:-1]):
         step = read_step(each)
         left = open_keys(values)
-        # Once all variables have values, the actions follow. Scoring ends with them, or with a line
-        # that cannot be parsed.
+        # The actions follow as soon as all variables have values. Scoring ends there, or at the
+        # first line that cannot be parsed.
         if step is None or not left:
             last = complete and number == len(written) - 1
             if last and not left:
@@ -196,7 +201,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
             if waiting:
                 errors.append("skipped")
             count("open", step.keys == left, "wrong_open")
-            # Judge the order of the following lines by the list that the text gives.
+            # Check the order of the following lines against this list, even if it is wrong.
             waiting = [key for key in step.keys if key in problem]
             swept.clear()
             continue
@@ -235,7 +240,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
     else:
         end = "wrong_path" if not open_keys(values) else "no_goal"
         errors.append(end if complete else "over_limit")
-    # Every part is correct, but the text differs, for example in white space.
+    # The text can still differ from the reference, for example in white space.
     if not errors and text != write_derivation(wanted):
         errors.append("unreadable")
     return SearchScore(
@@ -259,16 +264,18 @@ def _actions(problem: Problem) -> set[str]:
 
 
 def _why_not_next(key: str, values: Mapping[str, str], swept: set[str]) -> str:
-    """Classify the failure of a line whose variable is not the next open one."""
+    """Name the error of a line whose variable is not the next open one."""
     if key not in values:
         return "never_found"
     return "expanded_again" if key in swept or values[key] else "skipped"
 
 
 def check_problem(env: TextEnv) -> Problem:
-    """Return the constraint satisfaction problem of a game after checking it. Raises ValueError if
-    the game has none, if its words would make a derivation unreadable, or if neighbours are not
-    mutual."""
+    """Return a game's constraint satisfaction problem after checking it.
+
+    Raises ValueError if the game has none, if its words would make a derivation unreadable, or if
+    neighbours are not mutual.
+    """
     game = type(env).__name__
     problem = env.constraint_problem()
     if problem is None:
@@ -297,14 +304,14 @@ def check_problem(env: TextEnv) -> Problem:
 
 
 class ConstraintPropagation(WrittenFormat):
-    """Format whose thoughts are, in every turn, a derivation from the current state. The program
-    supplies the rules: which variables are neighbours, and that neighbours differ."""
+    """Format whose thoughts are, in every turn, a derivation from the current state. The program,
+    not the model, supplies which variables are neighbours and the rule that neighbours differ."""
 
     name = "constraint_propagation"
     unsolved = "stalled"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also reject a learned model, which cannot know the rules."""
+        """Also reject search with a learned model, which does not predict the rules."""
         super().check(cfg, problems)
         if cfg.generate.policy == "search" and cfg.generate.search.dynamics == "model":
             problems.add(
@@ -314,7 +321,8 @@ class ConstraintPropagation(WrittenFormat):
             )
 
     def controls(self) -> tuple[str, ...]:
-        """Names of the control methods: permuted values, and the derivation of another puzzle."""
+        """Names of the control methods: one permutes the given values, the other uses the
+        derivation of another puzzle."""
         return ("supplied_rules_permuted", "supplied_rules_other_puzzle")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
@@ -327,11 +335,12 @@ class ConstraintPropagation(WrittenFormat):
         return f"<think>{blank(thoughts)}</think><answer>{blank('actions')}</answer>"
 
     def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """Take the derivation's actions one by one. Returns the successors and the copies of the
-        states on this path, by the number of actions taken ("0", "1", …).
+        """Execute the derivation's actions one by one.
 
-        Raises ValueError if an action is not accepted or the last one does not reach the goal, and
-        NotImplementedError if the game cannot be copied.
+        Returns the successors of the states on this path, and copies of the game in them. Both are
+        keyed by the number of actions taken ("0", "1", …). Raises ValueError if an action is not
+        accepted or the last one does not reach the goal, and NotImplementedError if the game cannot
+        be copied.
         """
         game = type(env).__name__
         path = derive(check_problem(env)).path or ()
@@ -364,8 +373,8 @@ class ConstraintPropagation(WrittenFormat):
         return true, copies
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Derivation]:
-        """Derive from the values in the current state. Like a search, the generator requests
-        successors, but it does not use them."""
+        """Derive from the values in the current state. The caller expects a search, so the
+        generator requests the successors of `start`, but ignores them."""
         yield start
         return derive(view.constraint_problem())
 
@@ -374,8 +383,11 @@ class ConstraintPropagation(WrittenFormat):
         return write_derivation(search)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Derivation:
-        """Derive a control: a random permutation replaces each given value with another, so all
-        given facts are wrong but the inferences from them are valid."""
+        """Derive a control from permuted values.
+
+        A random permutation replaces each given value with another. So all given facts are wrong,
+        but the inferences from them are valid.
+        """
         problem = view.constraint_problem()
         values = list(dict.fromkeys(value for each in problem.values() for value in each.actions))
         order = [values[int(place)] for place in rng.permutation(len(values))]
@@ -388,24 +400,24 @@ class ConstraintPropagation(WrittenFormat):
         )
 
     def reference(self, env: TextEnv) -> Any:
-        """The game's problem; None if it has none."""
+        """The game's constraint problem, or None if it has none."""
         return env.constraint_problem()
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score facts, fitting values, assignments, and the order of variables; None if the game
-        has no constraint problem or single candidates do not solve it."""
+        """Score the facts, fitting values, assignments and the order of variables. Return None if
+        the game has no constraint problem, or if single fitting values do not solve it."""
         problem = env.constraint_problem()
         return None if problem is None else score_derivation(thoughts, problem, complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the kind, start and end of every word. `next` is the variable of a line, `open` a
-        variable in the first line of a sweep."""
+        """Yield the kind, start and end of every word. The kind `next` is the variable that begins
+        a line, `open` a variable in the first line of a sweep."""
         head, colon, _ = line.partition(":")
         facts, _, _ = line.partition(" fits")
         kind = "open" if line.startswith("open") else "next" if colon else "path"
-        # `open` and `so` belong to the next word: with them a model decides what to write next.
+        # `open` and `so` are counted with the word after them, because they decide what comes next.
         for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line):
             if colon and word.start() > len(head):
                 kind = "fact" if word.start() < len(facts) else "candidate"
@@ -414,8 +426,8 @@ class ConstraintPropagation(WrittenFormat):
                 yield kind, *word.span()
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """A tree for display: the open variables, and for each line its facts and fitting
-        values."""
+        """Return the derivation as a tree for display: the open variables, and under each line its
+        facts and fitting values."""
         lines = [step for each in thoughts.split("\n") if isinstance(step := read_step(each), Line)]
         if not lines:
             return []

@@ -1,2 +1,2 @@
-"""A shop of text pages: catalogue, search index, pages, goals, reward, and a local web server for
-people."""
+"""A shop of text pages for WebShop: products, goals, search, pages, rewards, and a web server for
+browsing it locally."""

@@ -33,8 +33,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A customer's request. asin: the product that it was written for. attributes, options: what
-    the customer asks for. price_upper: highest acceptable price in dollars, or `NO_PRICE_LIMIT`."""
+    """A customer's request.
+
+    `asin` is the product for which it was written. `attributes` and `options` are what the customer
+    asks for. `price_upper` is the highest acceptable price in dollars, or `NO_PRICE_LIMIT`.
+    """
 
     asin: str
     instruction: str
@@ -47,11 +50,11 @@ def clean_text(text: str, limit: int = 4000) -> str:
     """Put text on one line, without characters that have a meaning in the conversation format.
 
     White space and control characters become single spaces, `||` becomes `| |`, and the result is
-    truncated to `limit` characters. `<` and `>` become look-alikes, so that a page contains no
-    tag of the response format and no marker of a chat template.
+    truncated to `limit` characters. `<` and `>` become the similar characters `‹` and `›`, so that
+    a page cannot contain a tag of the response format or a special token of a chat template.
     """
-    # Truncate first, to bound the work; twice the limit leaves room for white space that is
-    # removed.
+    # Truncate early to limit the work. Twice the limit leaves enough text after white space is
+    # merged.
     text = text[: 2 * limit].replace("<", "‹").replace(">", "›")
     # `|||` -> `| | |`
     text = re.sub(r"\|(?=\|)", "| ", text)
@@ -60,23 +63,24 @@ def clean_text(text: str, limit: int = 4000) -> str:
 
 
 def price_limit(price: float, seed_text: str) -> float:
-    """The most that a customer will pay for a product of this price, or `NO_PRICE_LIMIT`.
+    """The highest acceptable price of a goal, in dollars, for a product of this price.
 
-    As in the original, it is the larger of two different values among the next four multiples of 10
-    dollars above the price, up to 990. `seed_text` determines which two.
+    As in the original, two of the next four multiples of 10 dollars above the price are sampled,
+    and the larger is the limit. `seed_text` seeds the sampling. Multiples end at 990; if fewer than
+    two remain, the result is `NO_PRICE_LIMIT`.
     """
     bands = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
     if len(bands) < 2:
         return NO_PRICE_LIMIT
     rng = stream(0, f"shop/price/{seed_text}")
     first = int(rng.random() * len(bands))
-    # The second band is sampled from the others, so the two bands always differ.
+    # Sample the second from the remaining bands, so the two always differ.
     second = int(rng.random() * (len(bands) - 1))
     return max(bands[first], bands[second + (second >= first)])
 
 
 def price_phrase(limit: float) -> str:
-    """The phrase of an instruction that states the price limit; "" without a limit."""
+    """The part of an instruction that states the price limit; empty if there is none."""
     return "" if limit >= NO_PRICE_LIMIT else f", and price lower than {limit:.2f} dollars"
 
 

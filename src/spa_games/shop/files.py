@@ -26,8 +26,8 @@ from spa_games.shop.catalogue import (
 
 SMALL = 1000
 MAX_COMBINATIONS = 20
-"""Maximum number of goals per product. The original makes one for every combination of option
-values, sometimes thousands."""
+"""Maximum number of goals per product. The original creates one for each combination of option
+values, which can be thousands."""
 
 Annotations = Mapping[str, Any]
 # Matches `$1,299.00` and `$ 5`.
@@ -35,7 +35,7 @@ _PRICE = re.compile(r"\$\s*([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
 def find_file(folder: str, names: Sequence[str]) -> Path:
-    """The first of `names` that exists in `folder`. Raises DataError if there is none."""
+    """The path of the first of `names` that exists in `folder`. Raises DataError if none exists."""
     for name in names:
         path = Path(folder) / name
         if path.is_file():
@@ -48,7 +48,7 @@ def find_file(folder: str, names: Sequence[str]) -> Path:
 
 def read_json(path: Path, kind: type) -> Any:
     """Load a JSON file whose top level must be of type `kind` (list or dict). Raises DataError if
-    it is not, or if the file cannot be read."""
+    the file cannot be read or has another type."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             content = json.load(file)
@@ -65,9 +65,10 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def load_products(folder: str, annotations: Annotations, *, small: bool) -> tuple[Product, ...]:
-    """Load the products of a folder of WebShop files; `small` takes the first 1,000. As in the
-    original, repeated and invalid asins are skipped. Raises DataError that names file, row (counted
-    from 1) and column.
+    """Load the products of a folder of WebShop files, only the first 1,000 rows if `small`.
+
+    As in the original, rows with a repeated or invalid asin are skipped. Raises DataError, which
+    names file, row (counted from 1) and column.
     """
     names = ("items_shuffle_1000.json", "items_shuffle.json") if small else ("items_shuffle.json",)
     path = find_file(folder, names)
@@ -88,8 +89,11 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
 
 
 def load_annotations(folder: str, *, small: bool) -> Annotations:
-    """Load the attribute file: asin -> object with `attributes` and `instruction_attributes`,
-    tuples of clean texts, and `instruction`."""
+    """Load the file of product attributes.
+
+    Returns an object per asin. Its `attributes` and `instruction_attributes` are tuples of cleaned
+    texts, and `instruction` is a string or missing.
+    """
     names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
     path = find_file(folder, names)
     entries: dict[str, Any] = {}
@@ -142,8 +146,11 @@ def _product(row: Row, asin: str, annotations: Annotations) -> Product:
 
 
 def _price(row: Row, asin: str) -> tuple[float, str]:
-    """The price in dollars, and its text on pages. If the price is missing, it is 100 dollars; if
-    it is a range, it is a random value from that range, seeded by `asin`."""
+    """The price in dollars, and the price text that pages show.
+
+    A missing price becomes 100 dollars. A price range becomes a random price from the range, seeded
+    by `asin`.
+    """
     value = row.values.get("pricing")
     if not value:
         return 100.0, "$100.00"
@@ -179,13 +186,14 @@ def _options(row: Row) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def option_value(text: str) -> str:
-    """An option value as the shop shows it: lower case, with slashes replaced by ` | `."""
+    """An option value in the shop's form: lower case, with ` | ` in place of each slash."""
     # `red/white` -> `red | white`
     return clean_text(text.strip().replace("/", " | ").lower(), 200)
 
 
 def annotated_goals(annotations: Annotations, products: Sequence[Product]) -> tuple[Goal, ...]:
-    """Goals from the attribute file: one per combination of option values, 20 per product at most."""
+    """Create goals from the attribute file: one per combination of option values, at most 20 per
+    product."""
     goals = []
     for product in products:
         entry = annotations.get(product.asin) or {}
@@ -202,8 +210,8 @@ def annotated_goals(annotations: Annotations, products: Sequence[Product]) -> tu
 
 
 def human_goals(folder: str, products: Sequence[Product]) -> tuple[Goal, ...]:
-    """Goals written by people, from `items_human_ins.json`: asin -> list of requests with
-    attributes and options."""
+    """Load goals written by people. `items_human_ins.json` maps each asin to a list of requests
+    with attributes and options."""
     path = find_file(folder, ("items_human_ins.json",))
     content = read_json(path, dict)
     goals = []
@@ -237,8 +245,8 @@ def _human_options(row: Row) -> tuple[OptionChoice, ...]:
 
 
 def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
-    """Yield all combinations of option values if there are at most `MAX_COMBINATIONS`, else that
-    many random ones, which the product's asin determines."""
+    """Yield the combinations of option values: all of them if there are at most `MAX_COMBINATIONS`,
+    else that many random ones, seeded by the product's asin."""
     names = [name for name, _ in product.options]
     values = [choices for _, choices in product.options]
     total = 1
@@ -248,7 +256,8 @@ def _combinations(product: Product) -> Iterator[tuple[OptionChoice, ...]]:
         for combination in itertools.product(*values):
             yield tuple(zip(names, combination, strict=True))
         return
-    # The stream depends only on this product, so its goals are the same in every catalogue.
+    # The stream depends only on the product, so its goals do not change with the rest of the
+    # catalogue.
     rng = stream(0, f"shop/options/{product.asin}")
     for _ in range(MAX_COMBINATIONS):
         yield tuple(

@@ -27,18 +27,18 @@ T = TypeVar("T")
 
 
 def generated_products(seed: int = 0) -> tuple[Product, ...]:
-    """Generate 1,024 products of 32 kinds in random order. The same seed gives the same products on
-    every machine."""
+    """Generate 1,024 products, 32 of each kind, in random order. The same seed gives the same
+    products on every machine."""
     uniform = uniforms(stream(seed, "shop/products"))
     products = [
         _product(kind, number, uniform) for number in range(PER_KIND) for kind in vocabulary().kinds
     ]
-    # `search` breaks ties by catalogue order, which should not favour a kind.
+    # Search results with equal scores keep the catalogue order, which should not favour one kind.
     return tuple(shuffled(products, uniform))
 
 
 def generated_goals(products: tuple[Product, ...], seed: int = 0) -> tuple[Goal, ...]:
-    """Generate up to six different requests per product, each of which that product fulfils.
+    """Generate up to six different requests per product, all of which the product fulfils.
     Duplicate requests are dropped."""
     uniform = uniforms(stream(seed, "shop/goals"))
     kind_of = {kind.query: kind for kind in vocabulary().kinds}
@@ -67,7 +67,7 @@ def _product(kind: ProductKind, number: int, uniform: Uniform) -> Product:
     attributes = _some(kind.attributes, 2, 5, uniform)
     options = tuple((name, _some(values, 2, 6, uniform)) for name, values in kind.options)
     low, high = kind.prices
-    # The price is log-uniform and ends in .99.
+    # The price has a log-uniform distribution and ends in .99.
     price = round(math.exp(math.log(low) + uniform() * (math.log(high) - math.log(low)))) - 0.01
     shown = _some(attributes, 1, 2, uniform)
     rating = f"{2.5 + 2.5 * uniform():.1f} of 5"

@@ -1,5 +1,5 @@
-"""The pages of the shop as pure functions: a visitor's position, the page shown there, and the
-target of each click."""
+"""Pages of the shop as pure functions of the shop, the goal and the visitor's view, with the view
+that each link leads to."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,12 +21,12 @@ KINDS: tuple[Kind, ...] = (
 )
 SUBPAGES: tuple[Kind, ...] = ("description", "features", "reviews")
 ALIASES = {"< prev": "prev", "next >": "next"}
-"""The original's labels of two buttons -> the labels here."""
+"""Maps the original's labels of two buttons to the labels used here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A visitor's position. Shop, goal and view determine the page."""
+    """A visitor's position in the shop. Together with shop and goal, it determines the page."""
 
     kind: Kind = "search"
     keywords: str = ""
@@ -37,8 +37,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A label to click, and the view that it leads to. chosen: whether it is an option value that
-    the visitor has chosen."""
+    """A clickable label, and the view to which it leads. `chosen` marks an option value that the
+    visitor has chosen."""
 
     label: str  # lower case, unique on its page
     view: View
@@ -55,7 +55,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as a visitor sees it. end_of_results: whether it is the last page of search
+    """A page as a visitor sees it. `end_of_results` is True only for the last page of search
     results."""
 
     blocks: tuple[Block, ...]
@@ -68,7 +68,7 @@ class Page:
         return tuple(link for block in self.blocks for link in block.links)
 
     def target(self, label: str) -> View | None:
-        """The view that a click on a label leads to, ignoring case; None if there is no such
+        """The view to which a click on `label` leads, ignoring case. None if the page has no such
         link."""
         wanted = " ".join(label.lower().split())
         wanted = ALIASES.get(wanted, wanted)
@@ -91,7 +91,7 @@ def render(shop: Shop, goal: Goal, view: View) -> Page:
 
 def _results(shop: Shop, view: View) -> Page:
     products = shop.search(view.keywords)
-    # The number of pages is rounded up. A search without hits has one empty page.
+    # Round the number of pages up. A search without hits has one empty page.
     pages = max(1, -(-len(products) // PER_PAGE))
     links = [Link("back to search", View())]
     if view.page > 1:
@@ -125,16 +125,16 @@ def _item(product: Product, view: View) -> Page:
 
 
 def _option_blocks(product: Product, view: View, taken: set[str]) -> list[Block]:
-    """One block per option. A value that equals another label is prefixed with its option's
-    name."""
+    """Create one block per option. A value's label is prefixed with the option's name if it would
+    equal another label on the page."""
     values = [value for _, choices in product.options for value in choices]
     chosen = dict(view.options)
     blocks = []
     for name, choices in product.options:
         links = []
         for value in choices:
-            # Labels must be unique, but two options may share a value (`small`), and a value may
-            # equal a button (`prev`).
+            # Labels must be unique, but two options may have the same value (`small`), or a value
+            # may have the name of a button (`prev`).
             label = value if value not in taken and values.count(value) == 1 else f"{name}: {value}"
             options = tuple(sorted((chosen | {name: value}).items()))
             links.append(Link(label, replace(view, options=options), chosen.get(name) == value))

@@ -1,12 +1,15 @@
-"""The reward of buying a product, as published with WebShop (Yao et al. 2022, arXiv 2207.01206).
+"""The reward of a purchase, as published with WebShop (Yao et al. 2022, arXiv 2207.01206).
 
 reward = r_type * (matched attributes + matched options + [price within the limit]) / (attributes +
 options + 1)
 
-Matching of attributes and options is fuzzy, with the original's threshold. Two parts differ from
-the original. It finds the nouns of a title with a statistical tagger; here they are the title's
-words without numbers, function words and common adjectives. The original finds a colour of its list
-anywhere in an option value; here a word of the value must be a colour of `vocabulary.json`.
+Attributes and options are matched approximately, with the original's threshold. Two parts differ
+from the original:
+
+* The original finds the nouns of a title with a statistical tagger. Here, all words of the title
+  count, except numbers, function words and common adjectives.
+* The original finds a colour anywhere in an option value. Here, a whole word of the value must be a
+  colour of `vocabulary.json`.
 """
 
 import re
@@ -20,7 +23,7 @@ from spa_games.shop.vocabulary import vocabulary
 
 THRESHOLD = 85
 
-# Matches `t-shirt` and `men's`, but no numbers and no single letters.
+# Matches words such as `t-shirt` and `men's`, but no numbers and no single letters.
 _WORD = re.compile(r"[a-z][a-z'&-]*[a-z]")
 
 
@@ -40,8 +43,8 @@ class Verdict:
 
 
 def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionChoice]) -> Verdict:
-    """The verdict on buying `bought` with the options `chosen`, for a `goal` that was written for
-    `wanted`."""
+    """Judge the purchase of `bought` with the options `chosen`. `wanted` is the product for which
+    `goal` was written."""
     r_type, title, query, category = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
     values = [value for _, value in chosen]
@@ -61,12 +64,12 @@ def judge(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[OptionC
 
 
 def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bool]:
-    """Return r_type, the title score, whether the queries are equal, and whether the products share
-    two or more category levels.
+    """Compare the type of two products. Returns r_type, the title score, whether the queries are
+    equal, and whether the products share two or more category levels.
 
-    The title score is the share of the wanted title's nouns that the bought title has. r_type is 1
-    if the queries or the categories match or the score exceeds 0.2, else 0.5. If the score is below
-    0.1, r_type is 0.1; if the score is 0, r_type is 0.
+    The title score is the fraction of nouns in the wanted title that the bought title also has.
+    r_type is 1 if the queries or the categories match or the score exceeds 0.2, else 0.5. A score
+    below 0.1 reduces it to 0.1, and a score of 0 to 0.
     """
     query = bought.query == wanted.query
     category = len(_levels(bought) & _levels(wanted)) >= 2
@@ -74,7 +77,7 @@ def type_match(bought: Product, wanted: Product) -> tuple[float, float, bool, bo
     # Without nouns to compare, a score of 0.2 neither raises nor lowers r_type.
     score = len(nouns & title_nouns(bought.title)) / len(nouns) if nouns else 0.2
     r_type = 1.0 if query or category or score > 0.2 else 0.5
-    # A low title score lowers r_type even if query or category match.
+    # A low title score reduces r_type even if the query or the category matches.
     if score < 0.1:
         r_type = 0.1
     if score == 0.0:
@@ -92,8 +95,8 @@ def title_nouns(title: str) -> set[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Return whether a product's list has a similar attribute, or its title, features or
-    description contain the attribute."""
+    """Return whether a product has an attribute: a similar one in its list, or the same text in its
+    title, features or description."""
     if any(similar(own, attribute) for own in product.attributes):
         return True
     texts = (product.title, " ".join(product.features), product.description)
@@ -101,11 +104,11 @@ def has_attribute(product: Product, attribute: str) -> bool:
 
 
 def meets(value: str, wish: OptionChoice) -> bool:
-    """Return whether an option value meets a wish.
+    """Return whether an option value fulfils a wish.
 
-    As in the original, the value is compared with name and value of the wish together ("length 40
-    feet"). If the wish is a colour, or has no name as in human goals, it is compared only with the
-    wish's value.
+    As in the original, the value is compared with the wish's name and value together ("length 40
+    feet"). A wish for a colour, or one without a name as in human goals, is compared by its value
+    alone.
     """
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words
@@ -115,13 +118,13 @@ def meets(value: str, wish: OptionChoice) -> bool:
 
 
 def similar(one: str, other: str) -> bool:
-    """Return whether two short texts have nearly the same words: a token-set ratio above 85 of
-    100."""
+    """Return whether two short texts have nearly the same words: a rounded token-set ratio above 85
+    of 100."""
     return round(fuzz.token_set_ratio(one, other, processor=utils.default_process)) > THRESHOLD
 
 
 def normalize_colour(value: str) -> str:
-    """The first colour (alphabetically) among the words of an option value; the value itself if it
-    has no colour."""
+    """The alphabetically first colour among the words of an option value. If there is none, the
+    value itself."""
     words = set(value.lower().split())
     return next((colour for colour in vocabulary().colour_words if colour in words), value)

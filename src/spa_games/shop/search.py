@@ -23,9 +23,10 @@ def document(product: Product) -> str:
 
 
 def match_expression(query: str) -> str:
-    """The FTS5 expression that matches any word of a free-text query; "" if it has no words."""
+    """The FTS5 expression that matches documents with any word of a free-text query. Empty if the
+    query has no words."""
     words = dict.fromkeys(_WORD.findall(query[:MAX_QUERY].lower()))
-    # FTS5 reads a quoted word as a search term, never as an operator.
+    # The quotes make FTS5 read each word as a search term, never as an operator.
     return " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
 
 
@@ -52,12 +53,13 @@ class SearchIndex:
             self._database.execute(
                 "INSERT INTO items(rowid, text) VALUES (?, ?)", (number, document(product))
             )
-        # Merge the segments of the index into one, since no product is added later.
+        # No product is added later, so merge the segments of the index into one.
         self._database.execute("INSERT INTO items(items) VALUES ('optimize')")
         self._database.commit()
 
     def search(self, query: str) -> Sequence[str]:
-        """The asins of the best products, at most 50, best first; ties in catalogue order."""
+        """The asins of up to 50 products that match the query, best match first. Ties keep the
+        catalogue order."""
         expression = match_expression(query)
         if not expression:
             return ()

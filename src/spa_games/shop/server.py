@@ -1,7 +1,7 @@
-"""Serve the shop to people in a browser: the same pages as in the environment, on the loopback
-interface only.
+"""A web server for browsing the shop. It shows the same pages as the environment, and listens on
+the loopback interface only.
 
-A page's address determines its content, so the server keeps no sessions. All text is escaped.
+A page's URL determines its content, so the server keeps no sessions. All text is escaped.
 """
 
 import html
@@ -19,11 +19,11 @@ _KINDS: dict[str, Kind] = {kind: kind for kind in KINDS}
 
 
 class BadAddress(ValueError):
-    """An address does not belong to a page of the shop."""
+    """A URL that does not belong to a page of the shop."""
 
 
 def address(goal: int, view: View) -> str:
-    """The address of a page. goal: index of the request in the shop's goals."""
+    """The URL path and query of a page. `goal` is an index into the shop's goals."""
     fields = [("goal", str(goal)), ("kind", view.kind)]
     fields += [("q", view.keywords)] if view.keywords else []
     fields += [("page", str(view.page))] if view.page > 1 else []
@@ -34,10 +34,10 @@ def address(goal: int, view: View) -> str:
 
 
 def read_address(shop: Shop, query: str) -> tuple[int, View]:
-    """Parse an address that `address` wrote; an empty query means the search page of the first
-    request.
+    """Parse the query string of a URL into the index of the goal and the view. An empty query means
+    the search page of the first goal.
 
-    Raises BadAddress for anything that no link of the shop leads to, such as an option that the
+    Raises BadAddress for a page to which no link of the shop leads, such as an option that the
     product does not have.
     """
     try:
@@ -115,8 +115,8 @@ def _paragraph(goal: int, block: Block) -> str:
 
 
 def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
-    """Create a server of the shop on 127.0.0.1; port 0 chooses a free port. Raises OSError if the
-    port cannot be used."""
+    """Create a server for the shop on 127.0.0.1. Port 0 chooses a free port. Raises OSError or
+    OverflowError if the port cannot be used."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds that a client may take to send its request
@@ -147,6 +147,6 @@ def make_server(shop: Shop, port: int) -> ThreadingHTTPServer:
             """Log nothing, to keep the terminal free for the user."""
 
     server = ThreadingHTTPServer((HOST, port), Handler)
-    # An open connection of a browser must not keep the process from exiting.
+    # Without this, a browser's open connection would keep the process from exiting.
     server.daemon_threads = True
     return server

@@ -1,4 +1,5 @@
-"""A shop: its products, search index, goals, and splits of the goals."""
+"""A shop: its products, search index and goals, with the split of the goals into training,
+validation and test."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,9 +32,10 @@ class Shop:
     index: SearchIndex = field(repr=False)
 
     def goal_indices(self, split: Split) -> range:
-        """The indices of a split in `goals`: the first 500 are for tests, the next 1,000 for
-        validation, the rest for training. With fewer than 3,000 goals, a twelfth is for tests and a
-        sixth for validation.
+        """The indices into `goals` that belong to a split.
+
+        The first 500 goals are for tests, the next 1,000 for validation, and the rest for training.
+        With fewer than 3,000 goals, a twelfth is for tests and a sixth for validation.
         """
         total = len(self.goals)
         small = total < 2 * (TEST_GOALS + VAL_GOALS)
@@ -43,23 +45,23 @@ class Shop:
         return range(*bounds[split])
 
     def search(self, query: str) -> tuple[Product, ...]:
-        """The best products for a query, at most 50, best first."""
+        """Up to 50 products that match a query, best match first."""
         return tuple(self.products[asin] for asin in self.index.search(query))
 
     def judge(self, goal: Goal, asin: str, options: tuple[tuple[str, str], ...]) -> Verdict:
-        """The verdict on buying a product with the given options."""
+        """Judge the purchase of the product `asin` with the given options."""
         return judge(goal, self.products[goal.asin], self.products[asin], options)
 
 
 def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
-    """Build a shop with its goals in a fixed random order. Raises DataError for fewer than three
-    goals."""
+    """Build a shop with its goals in a fixed random order. Raises DataError if there are fewer than
+    three goals."""
     if len(goals) < 3:
         raise DataError(
             "A shop needs at least three different goals, one per split, but the data have "
             f"{len(goals)}"
         )
-    # The goals are listed product by product. They are shuffled, so that no split covers only a few
+    # Goals are listed product by product. Shuffle them, so that no split covers only a few
     # products.
     mixed = shuffled(goals, uniforms(stream(0, "shop/goal-order")))
     return Shop(
@@ -70,10 +72,10 @@ def build_shop(products: tuple[Product, ...], goals: tuple[Goal, ...]) -> Shop:
 def open_shop(
     *, data: str | None = None, dataset: str = "small", human_goals: bool = False
 ) -> Shop:
-    """Open the generated shop, or build one from a folder of WebShop files. The two shops opened
-    last are cached until their files change.
+    """Open the generated shop, or build one from a folder of WebShop files. The two most recent
+    shops are cached until their files change.
 
-    dataset: "small" is the first 1,000 products of the files, "full" all of them. Raises
+    `dataset` "small" loads the first 1,000 products of the files, "full" all of them. Raises
     ConfigError for "full" or human goals without files, and DataError for files that cannot be
     used.
     """

@@ -1,4 +1,4 @@
-"""The words of the generated catalogue, and the words that the reward needs, from
+"""Word lists for generating the catalogue and computing the reward, from
 `assets/shop/vocabulary.json`."""
 
 import json
@@ -41,7 +41,7 @@ def asset(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def vocabulary() -> Vocabulary:
-    """The vocabulary, read once."""
+    """The vocabulary, loaded once per process."""
     content = json.loads(asset("vocabulary.json"))
     return Vocabulary(
         brand_starts=tuple(content["brand_starts"]),

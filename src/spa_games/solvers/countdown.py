@@ -5,16 +5,16 @@ from fractions import Fraction
 from itertools import combinations, product
 
 MAX_NUMBERS = 6
-"""Largest number of numbers to search: six already need a few million expressions in the worst
-case."""
+"""Maximum number of numbers for the exhaustive search. Six numbers already give a few million
+expressions in the worst case."""
 
-# Fractions are exact; with floats, 1 / 49 * 49 is less than 1.
+# Values are exact fractions, because with floats 1 / 49 * 49 is less than 1.
 _Term = tuple[Fraction, str]
 
 
 def sign_solution(numbers: Sequence[int], target: int) -> str | None:
-    """The numbers in order, with plus and minus signs such that they add up to `target`; None if
-    impossible."""
+    """Put a plus or minus sign before each number, in the given order, so that the sum is `target`.
+    Returns the expression, or None if no signs reach the target."""
     for signs in product((1, -1), repeat=len(numbers)):
         if sum(sign * number for sign, number in zip(signs, numbers, strict=True)) == target:
             pieces = [
@@ -28,11 +28,11 @@ def sign_solution(numbers: Sequence[int], target: int) -> str | None:
 
 
 def solve(numbers: Sequence[int], target: int) -> str | None:
-    """An expression over all `numbers` with the value `target`: with signs only if possible, else
-    also with `* /` and brackets.
+    """Find an expression that uses all `numbers` and has the value `target`. It has only plus and
+    minus signs if they suffice, else also `* /` and parentheses.
 
-    None if there is no such expression. Raises ValueError for more than `MAX_NUMBERS` numbers that
-    signs alone do not solve.
+    Returns None if there is no such expression. Raises ValueError for more than `MAX_NUMBERS`
+    numbers that signs alone do not solve.
     """
     solution = sign_solution(numbers, target)
     if solution is not None:
@@ -42,7 +42,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
             f"The Countdown solver takes at most {MAX_NUMBERS} numbers, got {len(numbers)}"
         )
     text = _search([(Fraction(number), str(number)) for number in numbers], Fraction(target), set())
-    # `_combine` puts brackets around every result; the outermost pair is redundant.
+    # `_combine` puts parentheses around every result, and the outermost pair is redundant.
     return (
         None
         if text is None
@@ -53,12 +53,14 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
 
 
 def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
-    """Combine pairs of terms in every way until one term is left. Returns its text if it has the
-    value `target`, else None. seen: the sorted values of all positions tried so far, updated in
-    place."""
+    """Combine pairs of terms in every way until one term is left. Return its text if its value is
+    `target`, else None.
+
+    `seen` has the sorted values of all term lists tried so far, and is updated in place.
+    """
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
-    # Equal values in another order are the same position.
+    # The same values in another order give the same results.
     key = tuple(sorted(value for value, _ in terms))
     if key in seen:
         return None

@@ -1,10 +1,10 @@
-"""Shortest Sokoban solutions by breadth-first search from both ends, over sets of player cells.
+"""Shortest Sokoban solutions by bidirectional breadth-first search over sets of player cells.
 
-A state is the boxes and the player. All player cells that are possible with the same boxes after
-the same number of moves are the bits of one integer, so that advancing all of them takes a few
-shifts. Forwards, boxes are never pushed to dead cells, from which no target can be reached;
-backwards, the player pulls. Each step advances the side with fewer states by one move, so that the
-first meeting is a shortest solution.
+A state is the boxes and the player. All player cells that occur with the same boxes after the same
+number of moves are the bits of one integer, so that a few shifts advance them all. The forward
+search never pushes a box to a dead cell, from which it cannot reach a target. The backward search
+pulls boxes. Each step advances the side with fewer box layouts by one move, and the first meeting
+gives a shortest solution.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from functools import lru_cache, partial
 from spa_games.sokoban_rooms import Room
 
 Layer = dict[int, int]
-"""Boxes (bits) -> the player's cells (bits) that are first reached after a given number of
-moves."""
+"""States that are first reached after a given number of moves. Maps the boxes, as bits, to the
+player's cells, as bits."""
 
 
 def shortest_moves(room: Room) -> tuple[int, ...] | None:
-    """A shortest solution of `room` as indices into up, down, left, right; None if it has no
+    """A shortest solution of `room` as indices into (up, down, left, right), or None if it has no
     solution."""
     meeting = _meet(room)
     if meeting is None:
@@ -26,7 +26,8 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
     ahead, behind, boxes, player = meeting
     deltas = room.deltas()
     moves = []
-    # Walk from the meeting state back to the start, then from the meeting state to the goal.
+    # Trace back from the meeting state to the start, then forward from the meeting state to the
+    # goal.
     at = boxes
     where = player
     for layer in reversed(ahead[:-1]):
@@ -40,16 +41,16 @@ def shortest_moves(room: Room) -> tuple[int, ...] | None:
 
 
 def fewest_moves(room: Room) -> int | None:
-    """The length of a shortest solution; None if there is no solution."""
+    """The length of a shortest solution, or None if there is no solution."""
     meeting = _meet(room)
-    # Each list begins with the layer of zero moves, which adds nothing to the length.
+    # Each list of layers begins with the layer of zero moves, which adds nothing to the length.
     return None if meeting is None else len(meeting[0]) + len(meeting[1]) - 2
 
 
 @lru_cache(maxsize=4096)
 def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> int:
-    """The cells (bits) from which a lone box can be pushed to some target, found by pulling back
-    from the targets."""
+    """The cells, as bits, from which a lone box can be pushed to some target. They are found by
+    pulling boxes back from the targets."""
     live = set(targets)
     frontier = list(targets)
     while frontier:
@@ -64,8 +65,11 @@ def live_cells(floor: frozenset[int], targets: tuple[int, ...], cols: int) -> in
 
 
 def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
-    """Search from both ends. Returns the layers from the start and from the goal up to where they
-    meet, and the boxes and player of a common state; None without a solution."""
+    """Search from both ends until they meet.
+
+    Returns the layers from the start, the layers from the goal, and the boxes and player of a
+    common state. Returns None if there is no solution.
+    """
     floor = _bits(room.floor)
     goal = _bits(room.targets)
     stride = room.cols + 1
@@ -73,7 +77,7 @@ def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
     pushes = partial(_pushes, free=live & floor, stride=stride)
     pulls = partial(_pulls, free=floor, stride=stride)
     ahead: list[Layer] = [{_bits(room.boxes): 1 << room.player}]
-    # The search from the goal begins with solved boxes and the player on any free cell.
+    # The backward search begins with all boxes on targets and the player on any free cell.
     behind: list[Layer] = [{goal: floor & ~goal}]
     seen_ahead = dict(ahead[0])
     seen_behind = dict(behind[0])
@@ -87,18 +91,19 @@ def _meet(room: Room) -> tuple[list[Layer], list[Layer], int, int] | None:
             reached = _advance(behind[-1], seen_behind, floor, stride, pulls)
             behind.append(reached)
             state = _common(reached, seen_ahead)
-        # One side has seen all states that it can reach, so there is no solution.
+        # If one side has no new states before they meet, there is no solution.
         if not reached:
             return None
     return ahead, behind, *state
 
 
 def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
-    """Boxes and player of a state that both sides have reached; None if there is no such state."""
+    """The boxes and the player of a state that both sides have reached, or None if there is
+    none."""
     for boxes, players in reached.items():
         both = players & others.get(boxes, 0)
         if both:
-            # Any state that both sides have seen is on a shortest solution; take the highest cell.
+            # Every such state is on a shortest solution, so any player cell will do.
             return boxes, both.bit_length() - 1
     return None
 
@@ -110,19 +115,17 @@ def _advance(
     stride: int,
     jumps: Callable[[int, int], list[tuple[int, int]]],
 ) -> Layer:
-    """The new states one move away: by walking, or by `jumps` (pushes or pulls).
-
-    Updates `visited`.
-    """
+    """Return the new states that are one move away, by walking or by `jumps` (pushes or pulls).
+    Adds them to `visited`."""
     reached: Layer = {}
     for boxes, players in layer.items():
-        # All players with these boxes move one cell in all four directions at once. Walls and line
-        # breaks are not in `floor`, so no move leads over an edge.
+        # Move all players with these boxes by one cell in all four directions at once. Walls and
+        # line breaks are not in `floor`, so no move crosses an edge of the board.
         near = players << stride | players >> stride | players << 1 | players >> 1
         walks = near & floor & ~boxes & ~visited[boxes]
         if walks:
             reached[boxes] = reached.get(boxes, 0) | walks
-        # Some player is next to a box: pushes or pulls may be possible.
+        # A push or pull is possible only if some player is next to a box.
         if near & boxes:
             for others, player in jumps(boxes, players):
                 if not player & visited.get(others, 0):
@@ -133,16 +136,16 @@ def _advance(
 
 
 def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
-    """Each push that one of `players` can make onto `free` cells: the boxes and the player's cell
-    after it, as bits."""
+    """List all pushes that a player in `players` can make onto a cell of `free`. Each is a pair of
+    the boxes and the player's cell after the push, as bits."""
     successors = []
     free &= ~boxes
     for step in (stride, 1):
-        # Pushes towards higher numbers: boxes with a player on the cell before and a free cell
-        # after. Shifts bind tighter than `&`.
+        # Pushes towards higher numbers need a player on the cell before the box and a free cell
+        # after it. Shifts bind tighter than `&`.
         down = players << step & boxes & free >> step
         while down:
-            # This expression isolates the lowest bit that is set.
+            # Isolate the lowest set bit.
             box = down & -down
             down ^= box
             successors.append((boxes ^ box ^ box << step, box))
@@ -155,13 +158,13 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
 
 
 def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
-    """Each push that may have led here, from `free` cells: the boxes and the player's cell before
-    it, as bits."""
+    """List all pushes that can lead to these states from a player on a cell of `free`. Each is a
+    pair of the boxes and the player's cell before the push, as bits."""
     predecessors = []
     free &= ~boxes
     for step in (stride, 1):
-        # Undo pushes towards higher numbers: players with the pushed box on the cell after and a
-        # free cell before. The box was on the player's cell.
+        # To undo a push towards higher numbers, the pushed box must be on the cell after the
+        # player, and the cell before must be free. The box moves back to the player's cell.
         down = players & boxes >> step & free << step
         while down:
             player = down & -down
@@ -178,8 +181,8 @@ def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, 
 def _step_back(
     layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
 ) -> tuple[int, int, int]:
-    """Find a move from a state of `layer` to (boxes, player). Returns the index of the move, and
-    the boxes and player of that state."""
+    """Find the move from a state of `layer` that leads to (boxes, player). Returns the index of the
+    move, and the boxes and player of the earlier state."""
     for index, delta in enumerate(deltas):
         before = player - delta
         beyond = player + delta
@@ -199,7 +202,7 @@ def _step_on(
     layer: Layer, boxes: int, player: int, deltas: tuple[int, ...]
 ) -> tuple[int, int, int]:
     """Find a move from (boxes, player) to a state of `layer`. Returns the index of the move, and
-    the boxes and player of that state."""
+    the boxes and player of the later state."""
     for index, delta in enumerate(deltas):
         ahead = player + delta
         # A push moves the box ahead one cell further.

@@ -1,10 +1,10 @@
-"""Solve Sudoku by backtracking; the next cell to fill is always one with the fewest candidates."""
+"""A Sudoku solver by backtracking, which always fills a cell with the fewest candidates next."""
 
 from functools import lru_cache
 from math import isqrt
 
 Board = tuple[int, ...]
-"""Digits row by row, 0 for an empty cell."""
+"""The digits of a board, row by row; 0 is an empty cell."""
 
 
 @lru_cache
@@ -29,10 +29,10 @@ def peers(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
-    """The first `limit` solutions of `board`; an empty list if it has none or already breaks a
-    rule."""
+    """Find the first `limit` solutions of `board`. The list is empty if there is none or the board
+    already breaks a rule."""
     house = houses(size)
-    # Bits 1 to size: bit d is set if digit d is still free.
+    # In a mask, bit d is set if the digit d (1 to size) is not yet used.
     full = (1 << size + 1) - 2
     rows = [full] * size
     cols = [full] * size
@@ -61,8 +61,8 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
                 fewest = mask.bit_count()
                 where = cell
                 options = mask
-                # No cell is better than one with a single option, which is forced, or with none,
-                # which is a dead end. So the search for a better cell stops.
+                # Stop at a cell with one candidate, which is forced, or with none, which is a dead
+                # end.
                 if fewest <= 1:
                     break
         row, col, box = house[where]
@@ -71,7 +71,7 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
             bit = options & -options
             options ^= bit
             cells[where] = bit.bit_length() - 1
-            # XOR removes the digit from the free ones here and restores it after the search.
+            # XOR marks the digit as used during the search and as free again after it.
             rows[row] = rows[row] ^ bit
             cols[col] = cols[col] ^ bit
             boxes[box] = boxes[box] ^ bit
@@ -86,11 +86,11 @@ def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
 
 
 def stays_unique(board: Board, size: int, cell: int) -> bool:
-    """Return whether `board`, which has one solution, still has only one when the digit of `cell`
-    is removed.
+    """Return whether `board`, which has one solution, still has only one without the digit of
+    `cell`.
 
-    A second solution would differ in `cell` itself, so it suffices to search with each other digit
-    there.
+    A second solution would have another digit in `cell`, so it suffices to search with each of
+    those.
     """
     before = board[:cell]
     after = board[cell + 1 :]
