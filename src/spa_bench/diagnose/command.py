@@ -79,7 +79,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
 def diagnose_run(folder: Path) -> list[str]:
     """Describe why the reward of a run does not rise, as lines for `spa doctor RUN`. Raises
-    DataError if the rollouts cannot be read."""
+    DataError if the folder has no run."""
     from spa_bench.diagnose.runs import reward_lines
 
     return reward_lines(folder)

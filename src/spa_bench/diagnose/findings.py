@@ -1,5 +1,5 @@
-"""Findings about rollouts: masks, tokens, rewards, format, repetition, collapse, world model. Pure
-functions."""
+"""Measurements and findings about rollouts: masks, tokens, rewards, format, repetition, collapse
+and world model. All functions are pure."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from spa_bench.diagnose.replay import Game, replay_report, replayed
 from spa_bench.diagnose.rollouts import Chat, Rollout
 from spa_bench.diagnose.rules import Row, ranked
 
-# The header of another role's message in the formats of Qwen (ChatML), Llama 3 and Gemma.
+# Matches the header of another role's message in the formats of Qwen (ChatML), Llama 3 and Gemma.
 _ROLE = re.compile(
     r"<\|im_start\|>(?:user|system|tool)|<\|start_header_id\|>(?:user|system|tool)|<start_of_turn>user"
 )
@@ -28,18 +28,17 @@ _FORCED = re.compile(r"<(?:think|answer)>\s*$")
 def diagnose(
     rollouts: Sequence[Rollout], tokenizer: Any = None, game: Game | None = None
 ) -> dict[str, Any]:
-    """Run every check, and return plain data. `findings` has the sentences worth acting on, and
-    `reward` describes why the reward does not rise, by the rules of `spa doctor`.
+    """Run all measurements, and return plain data. `findings` has one sentence per problem worth
+    acting on. `reward` describes why the reward does not rise, by the rules of `spa doctor`.
 
     Without a tokenizer, tokens are only counted, and rollouts that contain only tokens have no
-    text. With the game that was played, actions are replayed in it, and predictions are compared
-    with the true states.
+    text. With a game, the recorded actions are replayed in it, and predictions are compared with
+    the true states.
     """
     if tokenizer is not None:
         rollouts = [with_text(rollout, tokenizer) for rollout in rollouts]
     replays = [] if game is None else [replayed(rollout, game) for rollout in rollouts]
-    # With a game, the rollouts now contain the true states of their replay, which the checks below
-    # use.
+    # After a replay, the rollouts contain its true states, which the measurements below use.
     rollouts = [replay.rollout for replay in replays] or rollouts
     report: dict[str, Any] = {
         "rollouts": len(rollouts),
@@ -61,8 +60,7 @@ def diagnose(
 
 
 def metrics_row(report: Mapping[str, Any]) -> Row:
-    """The measurements of a report with the keys of `metrics.jsonl`, which the shared rules
-    read."""
+    """Convert a report to a row with the keys of `metrics.jsonl`, as the shared rules require."""
     score = report["rewards"]
     form = report["format"]
     row = dict[str, float]()
@@ -70,7 +68,7 @@ def metrics_row(report: Mapping[str, Any]) -> Row:
         row["rollout/groups"] = score["groups"]
         row["rollout/groups_zero_std"] = score["groups_without_spread"]
         row["rollout/in_group_std"] = score["in_group_std"]
-    # A response that lacks several blocks is malformed only once, so the count of the worst block
+    # A response that lacks several blocks is malformed only once. So the count for the worst block
     # is a lower bound.
     if form["tags"]:
         worst = max(tag["broken"] + tag["lacking"] for tag in form["tags"].values())
@@ -80,8 +78,8 @@ def metrics_row(report: Mapping[str, Any]) -> Row:
 
 
 def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
-    """Add text to a rollout that contains only tokens: runs of trained tokens become responses, all
-    other tokens user messages."""
+    """Add text to a rollout that contains only tokens. Each contiguous range of trained tokens
+    becomes a response, and all other tokens become user messages."""
     ids = rollout.token_ids
     mask = rollout.mask
     if rollout.chat or not ids or mask is None or len(mask) != len(ids):
@@ -93,7 +91,7 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
         if trained:
             chat.append(("assistant", tag + text))
         elif span:
-            # A prompt can end with the tag with which the response begins.
+            # A prompt can end with the tag that begins the response.
             match = _FORCED.search(text)
             tag = match[0] if match else ""
             chat.append(("user", text.removesuffix(tag)))
@@ -101,9 +99,12 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Find masks whose length differs from that of their tokens, and masks that train on nothing,
-    on all tokens of several turns, or on tokens without a log-prob. With a tokenizer, also masks
-    that train on the header of another role's message."""
+    """Find faulty masks: of another length than the tokens, without any trained token, without any
+    masked token in several turns, or with trained tokens that have no log-prob. With a tokenizer,
+    also find masks that train on the header of another role's message.
+
+    Each list has the locations of the rollouts. `with_mask` counts the rollouts with a mask.
+    """
     findings: dict[str, list[str]] = {
         "another_length": [],
         "nothing_trained": [],
@@ -120,12 +121,12 @@ def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
             continue
         if not any(mask):
             findings["nothing_trained"].append(rollout.where)
-        # With one response there may be no text of the environment to mask.
+        # A single response may have no environment text to mask.
         elif all(mask) and len(rollout.responses) > 1:
             findings["all_trained"].append(rollout.where)
         if any(
             trained and math.isnan(score)
-            # strict=False: a record without log-probs has none to compare.
+            # Not strict, because a record without log-probs has none to compare.
             for trained, score in zip(mask, rollout.logprobs or (), strict=False)
         ):
             findings["without_logprob"].append(rollout.where)
@@ -149,13 +150,13 @@ def _runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int
 
 
 def _spans(ids: Sequence[int], mask: Sequence[bool]) -> list[list[int]]:
-    """Return the runs of trained tokens."""
+    """Return the contiguous ranges of trained tokens."""
     return [span for trained, span in _runs(ids, mask) if trained]
 
 
 def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
     """Find responses whose token ids change when their text is tokenized again. Log-probs of the
-    new ids belong to tokens that the model did not sample."""
+    new ids would belong to tokens that the model did not sample."""
     spans = 0
     changed = []
     for rollout in rollouts:
@@ -171,14 +172,16 @@ def retokenized(rollouts: Sequence[Rollout], tokenizer: Any) -> dict[str, Any]:
 
 
 def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Return the mean and standard deviation of the rewards, and the mean by turn. Also count the
-    groups of training steps, and those without reward variance, from which a group baseline learns
-    nothing."""
-    # The training step is part of the key: the same puzzle may occur again at a later step, with
-    # another policy.
+    """Return the mean and standard deviation of the rewards, and the mean by turn.
+
+    Also count the training groups, and those without reward variance, from which a group baseline
+    learns nothing.
+    """
+    # The training step is part of the key, because the same puzzle may occur again at a later step,
+    # with another policy.
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for rollout in rollouts:
-        # Validation is not trained on, so equal rewards in its groups do no harm.
+        # Validation groups are not trained on, so equal rewards in them do no harm.
         if rollout.reward is not None and rollout.split != "val":
             key = (rollout.split, rollout.step, rollout.group, rollout.batch_group)
             groups[key].append(rollout.reward)
@@ -194,16 +197,19 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "std": pstdev(values) if values else None,
         "groups": len(several),
         "groups_without_spread": sum(max(values) == min(values) for values in several),
-        # The sample standard deviation, as PPO logs it.
+        # The sample standard deviation, which PPO logs, too.
         "in_group_std": fmean(map(stdev, several)) if several else None,
         "by_turn": [fmean(turns[index]) for index in sorted(turns)],
     }
 
 
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Count all responses, the empty ones, and the responses by tag. For every tag that occurs,
-    `responses` have the tag, `broken` ones do not have exactly one closed block of it, and
-    `lacking` ones omit it although an earlier message asks for it."""
+    """Count all responses, the empty ones, and the responses by tag.
+
+    For every tag that occurs, `responses` counts the responses with the tag. `broken` counts those
+    among them without exactly one closed block. `lacking` counts responses without the tag although
+    an earlier message asks for it.
+    """
     responses = [response for rollout in rollouts for response in rollout.responses]
     tags = {}
     for tag in TAGS:
@@ -224,12 +230,11 @@ def _has(text: str, tag: str) -> bool:
 
 
 def _lacking(chat: Chat, tag: str) -> int:
-    """Number of responses without a tag that an earlier message contains."""
+    """Number of responses that lack a tag which an earlier message contains."""
     asked = False
     lacking = 0
     for role, text in chat:
-        # Only tags in messages before the response count: a tag that the model invents was not
-        # requested.
+        # Only messages before the response count as a request, because the model may invent tags.
         lacking += asked and role == "assistant" and not _has(text, tag)
         asked = asked or (role != "assistant" and f"<{tag}>" in text)
     return lacking
@@ -242,7 +247,7 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
     for response in (response for rollout in rollouts for response in rollout.responses):
         words = response.split()
         grams = [tuple(words[index : index + n]) for index in range(len(words) - n + 1)]
-        # Share of repeated n-grams: 0 if all differ, near 1 for a loop.
+        # The share of repeated n-grams is 0 if all differ, and near 1 for a loop.
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
     return {
         "mean": fmean(shares) if shares else 0.0,
@@ -251,14 +256,17 @@ def repetition(rollouts: Sequence[Rollout], n: int = 4) -> dict[str, Any]:
 
 
 def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Return the entropy in bits of the first responses, over all rollouts (`entropy`) and within
-    groups (`within_groups`). Their difference (`information`) is the mutual information of response
-    and prompt (plug-in estimate, so too high for small groups). Uses answers if there are answer
-    blocks, otherwise whole responses."""
+    """Measure the entropy of the first responses in bits, over all rollouts (`entropy`) and within
+    groups (`within_groups`).
+
+    The difference (`information`) is the mutual information of response and prompt. It is a plug-in
+    estimate, which is too high for small groups. If a response has an answer block, only the answer
+    counts, otherwise the whole response.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.responses:
-            # Only the first response: the prompts of later responses differ within a group.
+            # Use only the first response, because the prompts of later ones differ within a group.
             response = rollout.responses[0]
             span = find_block(response, "answer")
             groups[rollout.group].append(response if span is None else inside(response, "answer"))
@@ -283,7 +291,7 @@ def entropy(counts: Mapping[str, int]) -> float:
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:
-    """One sentence per finding worth acting on, with the first place where it occurs."""
+    """One sentence per problem worth acting on, with the location of its first occurrence."""
     out = []
     texts = {
         "another_length": "have a mask whose length differs from the number of tokens",
@@ -332,8 +340,8 @@ def findings(report: Mapping[str, Any]) -> list[str]:
             f"in {report['repetition']['responses_over_half']} responses more than half of the text is repetition"
         )
     bits = report["collapse"]
-    # Three groups or fewer cannot show whether responses depend on the prompt. Less than 0.1 bit is
-    # almost no dependence.
+    # Three groups or fewer cannot show whether responses depend on the prompt. Less than 0.1 bits
+    # is almost no dependence.
     if bits and bits["groups"] > 3 and bits["information"] < 0.1:
         out.append(
             f"the responses hardly depend on the prompt (mutual information: {bits['information']:.2f} bits), so the "
@@ -376,8 +384,8 @@ def _world_findings(report: Mapping[str, Any]) -> list[str]:
             f"{model['copied']} of {model['prediction']} predictions repeat the observation, so the model is copying "
             "instead of predicting"
         )
-    # Only examples in which all predictions have true states are compared. In other examples,
-    # copying would be judged on fewer predictions.
+    # Compare only rows in which all predictions have true states. In other rows, copying would be
+    # judged on fewer predictions.
     examples = [
         example
         for example in report["drift"]["by_turn"]

@@ -1,5 +1,5 @@
-"""Render results of `spa diagnose` as one HTML page in the report's style: findings, then tables
-and curves."""
+"""Render the results of `spa diagnose` as one HTML page in the style of reports: findings, then
+tables and curves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def diagnosis_page(report: Mapping[str, Any], source: str) -> str:
 
 
 def _charts(report: Mapping[str, Any]) -> dict[str, list[Chart]]:
-    """Charts by section title."""
+    """Build the charts of each section, by its title."""
     charts = defaultdict[str, list[Chart]](list)
     if by_turn := report["rewards"]["by_turn"]:
         line = Series(

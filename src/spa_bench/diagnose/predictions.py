@@ -1,5 +1,5 @@
-"""Compare the predicted states of rollouts with the true states: how often predictions are correct,
-and how accuracy falls with the number of actions ahead."""
+"""Compare the predicted states of rollouts with the true states. Measures how often predictions are
+correct, and how accuracy falls with the number of actions ahead."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -10,28 +10,29 @@ from spa.formats.blocks import split_actions
 from spa.worldmodel.accuracy import score_state, total_score
 from spa_bench.diagnose.rollouts import Rollout
 
-_MOST = 1000  # limit of the actions that are counted in an answer
+_MOST = 1000  # Maximum number of actions that are counted in an answer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A state that a response predicts. before, after: the true states before and after the turn;
-    None if unknown."""
+    """A state that a response predicts. `before` and `after` are the true states before and after
+    the turn, or None if unknown."""
 
     turn: int  # from 0
-    # number of executed actions; if unknown, the number in the answer; None without an answer
+    # Number of executed actions, or of the actions in the answer if that is unknown. None without
+    # an answer.
     actions: int | None
     text: str
     before: str | None
     after: str | None
-    right: bool | None  # whether it is the true next state; None if that is unknown
+    right: bool | None  # whether it equals the true next state; None if that is unknown
 
 
 def predictions(rollout: Rollout) -> Iterator[Prediction]:
-    """Yield the predictions of a rollout, response by response."""
+    """Yield the predictions of a rollout in the order of its responses."""
     for turn, place, response in _turns(rollout):
         if text := inside(response, "prediction"):
-            # Prediction t is about state t + 1, so both states have to be in the record.
+            # The prediction of turn t is about state t + 1, so both states must be recorded.
             known = turn + 1 < len(rollout.states)
             yield Prediction(
                 turn=turn,
@@ -50,19 +51,18 @@ def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Return whether a text equals the recorded state number `state` or, without recorded states,
-    occurs in the message number `message`; None if neither exists."""
+    """Judge a text by the recorded state number `state`: it must be equal. Without recorded states,
+    it must occur in the message number `message`. Return None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or rollout.cut or not 0 <= message < len(rollout.chat):
         return None
-    # Without recorded states the given message, before or after the response, is searched, since it
-    # shows the state among other text.
+    # Search the message, because it shows the state among other text.
     return words(text) in words(rollout.chat[message][1])
 
 
 def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
-    # Recorded executed actions take precedence, since an answer may name more actions.
+    # Recorded actions take precedence, because an answer may name actions that were not executed.
     if turn < len(rollout.actions):
         return len(rollout.actions[turn])
     answer = inside(response, "answer")
@@ -71,15 +71,18 @@ def _count_actions(rollout: Rollout, turn: int, response: str) -> int | None:
 
 def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Count the observations and predictions that can be judged, and the correct ones
-    (`observation_right`, `prediction_right`). They are compared with the recorded true states or,
-    without those, searched for in the message before or after the response. `copied`: number of
-    judged predictions that repeat the observation."""
+    (`observation_right`, `prediction_right`).
+
+    They are compared with the recorded true states. Without these, they are searched for in the
+    message before or after the response. `copied` counts the judged predictions that repeat the
+    observation.
+    """
     counts: Counter[str] = Counter()
     for rollout in rollouts:
         for turn, place, response in _turns(rollout):
             said, told = (inside(response, tag) for tag in ("observation", "prediction"))
-            # Without recorded states, the observation is judged by the message before the response,
-            # the prediction by the one after it.
+            # Without recorded states, the message before the response judges the observation, and
+            # the message after it the prediction.
             for name, text, state, message in (
                 ("observation", said, turn, place - 1),
                 ("prediction", told, turn + 1, place + 1),
@@ -98,10 +101,13 @@ def drift(rollouts: Sequence[Rollout]) -> dict[str, list[dict[str, Any]]]:
     (`by_actions`), and by turn (`by_turn`).
 
     Each row has `at` (k, or the turn from 1), `predictions` (their number) and `right` (the number
-    of correct ones). If true states are known, it also has `with_states` (the number of predictions
-    with a true state before and after). `cells_wrong` is the share of cells and words that differ
-    from the true state, as in `spa.worldmodel.accuracy`. `copy_right` and `copy_cells_wrong` are
-    the number and share for copies of the state before the actions.
+    of correct ones). If true states are known, a row also has these values:
+
+    * `with_states`: the number of predictions with a true state before and after.
+    * `cells_wrong`: the share of cells and words that differ from the true state, as in
+      `spa.worldmodel.accuracy`.
+    * `copy_right`, `copy_cells_wrong`: the same as `right` and `cells_wrong`, for copies of the
+      state before the actions.
     """
     held = [said for rollout in rollouts for said in predictions(rollout) if said.right is not None]
     return {
@@ -125,7 +131,7 @@ def _example(held: Sequence[Prediction]) -> dict[str, Any]:
         "predictions": len(held),
         "right": sum(bool(said.right) for said in held),
     }
-    # Pairs need both true states: a change is measured from the state before the actions.
+    # Both true states are needed, because changes are measured from the state before the actions.
     pairs = [
         (said.text, said.before, said.after)
         for said in held
@@ -144,12 +150,12 @@ def _example(held: Sequence[Prediction]) -> dict[str, Any]:
 
 
 def inside(response: str, tag: str) -> str:
-    """The text of the first block with this tag in a response; "" if there is none."""
+    """The text of the first block with this tag in a response. Empty if there is none."""
     _, opening, rest = response.partition(f"<{tag}>")
     block, closer, _ = rest.partition(f"</{tag}>")
     return block.strip() if opening and closer else ""
 
 
 def words(text: str) -> str:
-    """A text with its white space normalized, because stacks break lines differently."""
+    """Normalize white space, because training stacks break lines differently."""
     return " ".join(text.split())

@@ -1,5 +1,5 @@
 """Replay the actions of a rollout in its game, to obtain the true states and compare them with the
-recorded rollout."""
+record."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from spa.formats.blocks import split_actions
 from spa_bench.diagnose.predictions import inside, words
 from spa_bench.diagnose.rollouts import Rollout
 
-CLOSE = 1e-6  # rewards that differ by at most this are equal
+CLOSE = 1e-6  # Rewards that differ by at most this much count as equal.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """The game for replaying a rollout: a single-player environment, its state rendering, and its
-    limits."""
+    """The game in which rollouts are replayed: a single-player environment, its state rendering,
+    and its limits."""
 
     env: TextEnv
     state_text: StateText
@@ -30,13 +30,17 @@ class Game:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A replayed rollout. rollout: the rollout with the states and actions of the replay, up to the
-    first difference from the record. by: what the replay was compared with: the recorded "states"
-    or "rewards", or the "text" of messages; "" if the rollout has none of these. For a rollout that
-    was not replayed, `by` is the reason: "seed" (it has no seed) or "tag" (it is from another
-    game). differs: the first turn (from 1) whose state before it differs from the record, or whose
-    previous turn has a different reward; None if there is none. fault: the error that the game
-    raised; "" if none."""
+    """A replayed rollout.
+
+    `rollout` has the states and actions of the replay, up to its first difference from the record.
+    `by` names the basis of the comparison: the recorded "states" or "rewards", or the "text" of
+    messages. It is "" if the rollout has none of these. For a rollout that was not replayed, `by`
+    is the reason: "seed" (it has no seed) or "tag" (it is from another game).
+
+    `differs` is the first turn (from 1) whose initial state differs from the record, or whose
+    previous turn has a different reward. It is None if there is no difference. `fault` is the error
+    that the game raised, or "".
+    """
 
     rollout: Rollout
     by: str
@@ -47,14 +51,14 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class _Step:
     shown: str  # state as the agent is shown it before the turn
-    known: str  # true state, which may say more than is shown
+    known: str  # true state, which may contain more than is shown
     actions: tuple[str, ...] = ()
     reward: float = 0.0
 
 
 def replayed(rollout: Rollout, game: Game) -> Replay:
-    """Replay a rollout's puzzle with the recorded actions. If none are recorded, actions are read
-    from the answer blocks of the responses; a response without an answer block is itself the
+    """Replay a rollout's puzzle with the recorded actions. If none are recorded, the actions come
+    from the answer blocks of the responses. A response without an answer block is itself the
     action."""
     if rollout.tag in game.others:
         return Replay(rollout=rollout, by="tag")
@@ -66,8 +70,8 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
     except EnvFault as error:
         return Replay(rollout=rollout, by="", differs=1, fault=str(error))
     by, differs = _compare(rollout, steps)
-    # `differs` counts turns from 1. From that turn on, the states belong to another course of the
-    # game and are cut off.
+    # From turn `differs` (counted from 1) on, the states belong to a different course of the game,
+    # so drop them.
     sure = steps if differs is None else steps[: differs - 1]
     states = rollout.states[: len(sure)] if by == "states" else tuple(step.known for step in sure)
     actions = rollout.actions or tuple(step.actions for step in sure[:-1])
@@ -77,11 +81,11 @@ def replayed(rollout: Rollout, game: Game) -> Replay:
 
 def _play(rollout: Rollout, game: Game) -> list[_Step]:
     """Play the rollout. Returns one step per turn, with the state before it, and a last step with
-    the final state only; fewer turns than recorded if the game ends earlier."""
+    only the final state. If the game ends early, there are fewer steps than recorded turns."""
     env = game.env
     steps = list[_Step]()
     left = game.max_actions_per_traj
-    # With the same seed, validation may have another puzzle than training.
+    # The same seed may give another puzzle in validation than in training.
     options: dict[str, Any] = {"validation": rollout.split == "val"}
     if rollout.noise_seed is not None:
         options["noise_seed"] = rollout.noise_seed
@@ -93,7 +97,7 @@ def _play(rollout: Rollout, game: Game) -> list[_Step]:
         before = _see(env, game)
         reward = 0.0
         taken = list[str]()
-        # All actions of a turn are parsed before the first one is played, as in the rollout loop.
+        # Parse all actions of a turn before playing the first one, as in rollouts.
         mapped = [(name, env.to_action(name)) for name in _plan(rollout, turn, response, game)]
         for name, action in [(name, action) for name, action in mapped if action is not None][
             :left
@@ -112,7 +116,7 @@ def _plan(rollout: Rollout, turn: int, response: str, game: Game) -> tuple[str, 
     if turn < len(rollout.actions):
         return rollout.actions[turn]
     text = inside(response, "answer")
-    # In the formats of other stacks, a response without an answer block is itself the action.
+    # Other stacks have formats in which a response without an answer block is itself the action.
     if not text and "<answer>" not in response:
         return (response.strip(),)
     return split_actions(text, action_sep=game.action_sep, max_actions=game.max_actions_per_turn)
@@ -124,11 +128,12 @@ def _see(env: TextEnv, game: Game) -> tuple[str, str]:
 
 
 def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """Return the kind of comparison, and the first turn (from 1) whose recorded state differs from
-    the replay. The text after the last response is not compared, because it need not be a state."""
+    """Return the basis of the comparison, and the first turn (from 1) at which the record differs
+    from the replay. The text after the last response is not compared, because it need not be a
+    state."""
     if rollout.states:
-        # strict=False here and below: the replay may end before the record, which `_first_other`
-        # counts as a difference.
+        # Not strict here and below, because the replay may end before the record. `_first_other`
+        # counts that as a difference.
         same = [
             words(step.known) == words(state)
             for step, state in zip(steps, rollout.states, strict=False)
@@ -136,13 +141,13 @@ def _compare(rollout: Rollout, steps: Sequence[_Step]) -> tuple[str, int | None]
         return "states", _first_other(same, len(rollout.states))
     told = _messages(rollout)
     held = [words(step.shown) in words(text) for step, text in zip(steps, told, strict=False)]
-    # If no message contains its state, the messages show no states and cannot be compared.
+    # If no message contains its state, the messages do not show states and cannot be compared.
     if any(held):
         return "text", _first_other(held, len(told))
     if rollout.turn_rewards:
         pairs = zip(steps, rollout.turn_rewards, strict=False)
         # A wrong reward in turn t means that turn t ended in another state, so turn t + 1 is the
-        # first to begin in another state. The leading True shifts the rewards by one turn.
+        # first with another initial state. The leading True shifts the rewards by one turn.
         same = [True, *(abs(step.reward - reward) <= CLOSE for step, reward in pairs)]
         return "rewards", _first_other(same, 1 + len(rollout.turn_rewards))
     return "", None
@@ -162,16 +167,19 @@ def _messages(rollout: Rollout) -> list[str]:
 
 
 def _first_other(same: Sequence[bool], wanted: int) -> int | None:
-    """The first position (from 1) that differs, or that the replay does not reach; None if all
+    """The first position (from 1) that differs or that the replay does not reach. None if all
     agree."""
     other = next((turn for turn, good in enumerate(same, 1) if not good), None)
     return len(same) + 1 if other is None and len(same) < wanted else other
 
 
 def replay_report(replays: Sequence[Replay]) -> dict[str, Any]:
-    """Counts of replays: `played`, `without_seed`, `other_tag`, `by` kind of comparison, and
-    `unchecked` (nothing to compare). `differ` lists deviating replays with `where`, `turn`, and the
-    game's `fault` ("" if none)."""
+    """Count replays: `played`, `without_seed`, `other_tag`, by basis of the comparison (`by`), and
+    `unchecked` (nothing to compare).
+
+    `differ` lists the replays that deviate, each with `where`, `turn` and the game's `fault` ("" if
+    none).
+    """
     played = [replay for replay in replays if replay.by not in ("seed", "tag")]
     return {
         "played": len(played),

@@ -1,8 +1,8 @@
-"""Read the rollouts of several training stacks into one record: verifiers, TRL, OpenEnv through
-TRL, dumps of verl and RAGEN, plain chats, and episodes of spa.
+"""Read the rollouts of several training stacks into one type: verifiers, TRL, OpenEnv through TRL,
+dumps of verl and RAGEN, plain chats, and episodes of spa.
 
-A file is JSON lines, one JSON list, or a Parquet table. The keys of a row show which stack wrote
-it. A batch whose columns are lists (TRL) is split into rows.
+A file is JSON lines, one JSON list, or a Parquet table. The keys of a row reveal the stack that
+wrote it. A batch whose columns are lists (TRL) is split into rows.
 """
 
 import json
@@ -20,65 +20,67 @@ from spa.errors import DataError
 from spa.run.files import files_below
 
 SUFFIXES = (".jsonl", ".parquet", ".json")
-"""Kinds of files with rollouts, in the order in which a folder is searched for them."""
+"""File types with rollouts, in the order in which they are looked for in a folder."""
 
 Chat = tuple[tuple[str, str], ...]
-"""(role, text) of every message, responses included."""
+"""(role, text) of every message, including the responses."""
 
-# ChatML: `<|im_start|>role\n text <|im_end|>`; the last message may be cut off.
+# Matches a ChatML message: `<|im_start|>role\n text <|im_end|>`. The last message may be truncated.
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
-# The same format after decoding without special tokens: a line that contains only the role.
+# Matches the header after decoding without special tokens: a line that contains only the role.
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
-# File names of a run's episodes, such as `val-000050`: the split and the step.
+# Matches the file names of a run's episodes, such as `val-000050`: the split and the step.
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
 _LARGEST = 1e300
-_BATCH = 64  # rows of a Parquet table that are in memory as Python objects at a time
-# Masks of several stacks. Those that exclude the environment's tokens come first, because a row may
-# also have a mask of the padding.
+_BATCH = 64  # Number of rows of a Parquet table that are converted to Python objects at a time.
+# Keys of masks in several stacks. Masks that exclude environment tokens come first, because a row
+# may also have a mask for padding.
 _MASKS = ("env_mask", "tool_mask", "completion_mask", "loss_mask", "response_mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One episode. `token_ids` are the tokens after the prompt; `mask` is True where a token is
-    trained on."""
+    """One episode. `token_ids` are the tokens after the prompt, and `mask` is True for tokens that
+    are trained on."""
 
     where: str  # file and row
     stack: str
     chat: Chat
     group: str  # rollouts of one group have the same prompt
-    batch_group: str = ""  # set where several groups of a step may have the same prompt
+    batch_group: str = ""  # distinguishes groups of a step that may have the same prompt
     reward: float | None = None
     turn_rewards: tuple[float, ...] = ()
-    prompt_ids: tuple[int, ...] = ()  # of the messages before the first response
+    prompt_ids: tuple[int, ...] = ()  # tokens of the messages before the first response
     token_ids: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
-    states: tuple[str, ...] = ()  # the true state before each response, and the last state
-    # number of responses whose tokens in the next prompt are not the sampled tokens
+    states: tuple[str, ...] = ()  # the true state before each response, and the final state
+    # Number of responses whose tokens in the next prompt differ from the sampled tokens.
     replaced: int = 0
-    # one per token of `token_ids`: usually 0 for tokens that were not sampled, NaN where the stack
-    # recorded no number
+    # One per token of `token_ids`: usually 0 for tokens that were not sampled, and NaN if the stack
+    # recorded no number.
     logprobs: tuple[float, ...] | None = None
-    # the actions that the environment executed for each response; empty if they are not recorded
+    # The actions that the environment executed for each response. Empty if not recorded.
     actions: tuple[tuple[str, ...], ...] = ()
-    seed: int | None = None  # of the puzzle
-    noise_seed: int | None = None  # of random outcomes in the game
+    seed: int | None = None  # seed of the puzzle
+    noise_seed: int | None = None  # seed of random outcomes in the game
     step: int | None = None  # training step
-    split: str = ""  # train or val; empty if unknown
-    tag: str = ""  # of the environment in the configuration; empty if unknown
-    cut: bool = False  # a replay differs from the record, so later states are not known
+    split: str = ""  # "train" or "val"; empty if unknown
+    tag: str = ""  # tag of the environment in the configuration; empty if unknown
+    cut: bool = False  # True if a replay differs from the record, so that later states are unknown
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """The responses of the model, in order."""
+        """The responses of the model in order."""
         return tuple(text for role, text in self.chat if role == "assistant")
 
 
 def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
-    """Read every rollout of a file or folder. In a folder, read the `*.jsonl` files; without these,
-    the `*.parquet` files; without both, the `*.json` files. JSON comes last, because stacks write
-    settings as JSON next to their rollouts.
+    """Read every rollout of a file or folder.
+
+    In a folder, the `*.jsonl` files are read. Without these, the `*.parquet` files are read, and
+    without both, the `*.json` files. JSON is last, because stacks write settings as JSON next to
+    their rollouts.
 
     Raises DataError if there is no such file. Also raises DataError, which names file and row, if a
     file cannot be read or if a row has no messages, text or tokens.
@@ -97,10 +99,9 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 
 def _dated(file: Path) -> Iterator[Rollout]:
-    """Read the rollouts of a file. If it belongs to a spa run, its name gives their step and
-    split."""
-    # A spa run has the split and the step in its file names. Rows of other stacks contain the step
-    # at most.
+    """Read the rollouts of a file. In a spa run, the file name gives their step and split."""
+    # The file names of a spa run contain the split and the step. Rows of other stacks contain at
+    # most the step.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"
@@ -117,7 +118,7 @@ def _file(file: Path) -> Iterator[Rollout]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {error}. Give a UTF-8 file of rollouts.") from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    # If the first line alone is not JSON, the file is one JSON list over several lines.
+    # If the first line is not valid JSON, the file is one JSON list on several lines.
     if text.lstrip().startswith("[") and len(lines) > 1 and not _is_json(lines[0][1]):
         lines = [(1, text)]
     for number, line in lines:
@@ -130,15 +131,15 @@ def _file(file: Path) -> Iterator[Rollout]:
         message = (
             data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
         )
-        # A JSON list of messages is one rollout, a list of anything else is several rows.
+        # A JSON list of messages is one rollout, and a list of anything else is several rows.
         is_list = isinstance(data, list) and not ("role" in message or "from" in message)
         for index, row in enumerate(data if is_list else [data], 1):
             yield from read_rows(row, f"{file}, row {index if is_list else number}")
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows, read a batch at a time: a small file of repetitive data may fill the
-    memory."""
+    """Yield the rows, one batch at a time, because even a small file may fill the memory if its
+    data are repetitive."""
     try:
         with parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(_BATCH):
@@ -156,8 +157,8 @@ def _is_json(text: str) -> bool:
 
 
 def read_rows(row: Any, where: str) -> Iterator[Rollout]:
-    """Read the rollouts of one row, which are several if it is a batch in columns or an episode of
-    several agents. Raises DataError for a row that cannot be read."""
+    """Read the rollouts of one row. There are several if the row is a batch in columns or an
+    episode of several agents. Raises DataError for a row that cannot be read."""
     try:
         # An episode record of the `verifiers` library contains a list of traces.
         if isinstance(row, Mapping) and isinstance(row.get("traces"), list):
@@ -175,13 +176,13 @@ def read_rows(row: Any, where: str) -> Iterator[Rollout]:
 
 
 def _unbatched(row: Any) -> list[Any]:
-    """Split a batch in columns, as returned by TRL's rollout functions, into rows. Any other row is
-    returned as the only one."""
+    """Split a batch in columns, as TRL's rollout functions return it, into rows. Any other row is
+    returned unchanged in a list."""
     ids = row.get("completion_ids") if isinstance(row, Mapping) else None
-    # A list of lists is a batch: one inner list per rollout.
+    # A list of lists is a batch with one inner list per rollout.
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return [row]
-    # A column of another length belongs to the batch as a whole, not to its rows.
+    # A column of another length belongs to the whole batch, not to its rows.
     columns = {
         name: value
         for name, value in row.items()
@@ -191,7 +192,7 @@ def _unbatched(row: Any) -> list[Any]:
 
 
 def read_row(row: Any, where: str) -> Rollout:
-    """Read a row of a file as one rollout. Raises DataError if it has neither messages nor text nor
+    """Read a row of a file as one rollout. Raises DataError if it has no messages, text or
     tokens."""
     if isinstance(row, list):
         row = {"messages": row}
@@ -199,14 +200,14 @@ def read_row(row: Any, where: str) -> Rollout:
         raise DataError(
             f"{where}: a rollout must be a JSON object or a list of messages, not {type(row).__name__}"
         )
-    # The most specific keys come first: those of spa and of verifiers' traces occur in no other
-    # stack.
+    # Check the most specific keys first. The keys of spa and of traces of verifiers occur in no
+    # other stack.
     if "episode_id" in row and "turns" in row:
         return _ours(row, where)
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
-        # TRL's tables of completions have the key `advantage`. TRL's other rows look like those of
+        # TRL's tables of completions have the key `advantage`. Other rows of TRL look like those of
         # verifiers.
         table = "advantage" in row
         stack = "TRL" if table else "verifiers or TRL"
@@ -230,7 +231,7 @@ def read_row(row: Any, where: str) -> Rollout:
         )
     ids, mask = _tokens(row)
     begin = next((index for index, (role, _) in enumerate(chat) if role == "assistant"), len(chat))
-    # Without an id, rollouts with the same messages before the first response are one group.
+    # Without an id, rollouts with the same messages before the first response form one group.
     group = str(
         row.get(
             "example_id", row.get("uid", row.get("group", chat[:begin] or row.get("prompt_ids")))
@@ -239,7 +240,7 @@ def read_row(row: Any, where: str) -> Rollout:
     reward = next(
         (row[name] for name in ("reward", "score", "env_reward") if _is_number(row.get(name))), None
     )
-    # TRL's tables have a column for each reward function, with the function's name.
+    # TRL's tables have one column per reward function, named after it.
     if reward is None and "advantage" in row:
         skipped = ("step", "advantage")
         named = [
@@ -267,13 +268,16 @@ def read_row(row: Any, where: str) -> Rollout:
 
 
 def _trace(row: Mapping[str, Any], where: str) -> Rollout:
-    """Read a trace of verifiers 0.4. Its messages are the nodes of a tree, of which the last branch
-    is read. Tokens are read from the first response on. A response that was tokenized again for the
-    next request is a node that is not marked as sampled."""
+    """Read a trace of verifiers 0.4.
+
+    Its messages are the nodes of a tree, of which the last branch is read. Tokens are read from the
+    first response on. A response that was tokenized again for the next request is a node that is
+    not marked as sampled.
+    """
     nodes = row["nodes"]
     path = []
-    # The last branch is followed from its leaf to the root. The bound ends the loop if the parents
-    # in a damaged file form a cycle.
+    # Follow the last branch from its leaf to the root. The bound on the length ends the loop if the
+    # parents in a damaged file form a cycle.
     index = len(nodes) - 1 if nodes else None
     while index is not None and len(path) < len(nodes):
         path.append(nodes[index])
@@ -313,14 +317,14 @@ def _trace(row: Mapping[str, Any], where: str) -> Rollout:
 
 
 def _spread(node: Mapping[str, Any]) -> list[float]:
-    """Expand the log-probs of a node, one per trained token, to all of its tokens; the other tokens
+    """Expand the log-probs of a node, one per trained token, to all of its tokens. The other tokens
     get 0."""
     scores = iter(node.get("logprobs") or ())
     return [_score(next(scores, None)) if trained else 0.0 for trained in node.get("mask") or ()]
 
 
 def _score(value: Any) -> float:
-    """Return a log-prob as a float; NaN if the stack recorded no number."""
+    """Return a log-prob as a float, or NaN if the stack recorded no number."""
     return float(value) if _is_number(value) else math.nan
 
 
@@ -343,8 +347,8 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
         group=str(row.get("puzzle_hash")),
         # Several groups of a step may have the same puzzle.
         batch_group=f"{row.get('tag')} {row.get('group')}",
-        # An episode that ended with an error has no reward, but its turns count in the means by
-        # turn.
+        # An episode that ended with an error has no total reward, but its turns count in the means
+        # by turn.
         reward=None if row.get("stop") == "error" else sum(rewards),
         turn_rewards=rewards,
         token_ids=None if ids is None else tuple(ids),
@@ -359,8 +363,9 @@ def _ours(row: Mapping[str, Any], where: str) -> Rollout:
 
 
 def _chat(value: Any, role: str) -> Chat:
-    """Return the messages in a list (with `role` and `content`, or `from` and `value`) or in a
-    text. ChatML text is split into its messages; any other text becomes one message with `role`."""
+    """Parse a list of messages (with `role` and `content`, or `from` and `value`) or a text into
+    messages. ChatML text is split into its messages. Any other text becomes one message with the
+    role `role`."""
     if isinstance(value, str):
         # The generation prompt is part of the input, so verl's output begins inside the assistant's
         # message.
@@ -381,7 +386,7 @@ def _chat(value: Any, role: str) -> Chat:
         text = message.get("content", message.get("value")) or ""
         parts = text if isinstance(text, list) else [{"text": text}]
         text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
-        # ShareGPT calls the roles `gpt` and `human`.
+        # ShareGPT names the roles `gpt` and `human`.
         out.append(({"gpt": "assistant", "human": "user"}.get(name, name), text))
     return tuple(out)
 
@@ -391,8 +396,8 @@ def _split(chat: Chat) -> Chat:
     several turns as one response, without the special tokens around its messages."""
     if len(chat) != 1:
         return chat
-    # `split` also returns the captured roles: text, role, text, … The first text is a response and
-    # gets the role `assistant`.
+    # `split` also returns the captured roles: text, role, text, and so on. The first text is a
+    # response, so it gets the role `assistant`.
     parts = ["assistant", *_BARE_HEADER.split(chat[0][1])]
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
@@ -402,8 +407,8 @@ def _tokens(row: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[bool,
         step.get("tokens") for step in row.get("trajectory") or () if isinstance(step, Mapping)
     ]
     steps = [step for step in steps if isinstance(step, Mapping)]
-    # With several turns (verifiers), each turn has its own prompt, so there is no single sequence
-    # of tokens.
+    # In verifiers, each of several turns has its own prompt, so there is no single sequence of
+    # tokens.
     if len(steps) == 1:
         row = {
             "completion_ids": steps[0].get("completion_ids"),
@@ -420,7 +425,7 @@ def _logprobs(
     row: Mapping[str, Any], ids: tuple[int, ...] | None, mask: tuple[bool, ...] | None
 ) -> tuple[float, ...] | None:
     """Return one log-prob per token, from a row that has one for every token or for every trained
-    token; None for any other number of values."""
+    token. Return None if their number fits neither."""
     values = next((row[name] for name in _LOGPROBS if isinstance(row.get(name), list)), None)
     if (
         values is None
@@ -435,8 +440,9 @@ def _logprobs(
 
 def _number(row: Mapping[str, Any], *names: str) -> int | None:
     """Return the first integer found under `names`, in the row or in the extra data that stacks
-    store with it; None if there is none."""
-    # The row itself comes first, then the data of verifiers (`info`) and of verl (`extra_info`).
+    store with it. Return None if there is none."""
+    # Look in the row first, then in the extra data of verifiers (`info`) and of verl
+    # (`extra_info`).
     places = [
         row,
         *(row[name] for name in ("info", "extra_info") if isinstance(row.get(name), Mapping)),

@@ -1,11 +1,12 @@
-"""Rules that diagnose why the reward does not rise. Pure functions.
+"""Rules that diagnose why the reward does not rise. All functions are pure.
 
-Two commands share them: `spa doctor RUN` reads the metrics of a run, and `spa diagnose` reads
+Two commands share the rules: `spa doctor RUN` reads the metrics of a run, and `spa diagnose` reads
 rollouts. Both provide rows with the keys of `metrics.jsonl`. A rule returns a finding, or None.
 
-Limits follow the healthy ranges in the metrics reference. The limits for updates are about a factor
-of 4 outside the values of 29 recorded healthy runs. In these runs, the mean absolute `actor/ppo_kl`
-is 0.00006 to 0.006, its peak is at most 0.058, and the mean clipped share is at most 0.005.
+The limits follow the healthy ranges in the metrics reference. The limits for updates are about a
+factor of 4 outside the values of 29 recorded healthy runs. In these runs, the mean absolute
+`actor/ppo_kl` is 0.00006 to 0.006, its peak is at most 0.058, and the mean clipped share is at most
+0.005.
 """
 
 import math
@@ -20,29 +21,29 @@ Settings = Mapping[str, Any]
 ERRORS = 0.5  # share of episodes that failed with an error
 CUT_OFF = 0.1  # share of responses that hit the length limit
 FORMAT = 0.9  # share of well-formed responses
-ZERO_VARIANCE = 0.75  # share of groups whose episodes all have one score
-SOLVED = 0.9  # success rate from which equal scores in a group and low entropy are no fault
-ENTROPY = 0.02  # nats per token; responses that copy states have little more
-ENTROPY_NARROWED = 0.1  # with a sampling setting that narrows the policy
-ENTROPY_LEFT = 0.25  # of the first entropy
-ENTROPY_GROWTH = 2.0  # of the first entropy
-TERM_SHARE = 0.5  # of the loss, for an entropy bonus or a KL penalty
-TERM_SIZE = 0.05  # a smaller term does not outweigh normalized advantages
-KL_WEIGHT = 1.0  # of a KL penalty in the loss; usual coefficients are 0.001 to 0.1
+ZERO_VARIANCE = 0.75  # share of groups in which all episodes have the same score
+SOLVED = 0.9  # success rate at which equal scores in a group and low entropy are no fault
+ENTROPY = 0.02  # nats per token; responses that copy states have little more than this
+ENTROPY_NARROWED = 0.1  # the same, with a sampling setting that narrows the policy
+ENTROPY_LEFT = 0.25  # share of the first entropy
+ENTROPY_GROWTH = 2.0  # multiple of the first entropy
+TERM_SHARE = 0.5  # share of the loss that is due to an entropy bonus or a KL penalty
+TERM_SIZE = 0.05  # size below which such a term does not outweigh normalized advantages
+KL_WEIGHT = 1.0  # coefficient of a KL penalty in the loss; usual values are 0.001 to 0.1
 KL_HELD = 0.01  # nats per token; a policy that learns moves further from the reference
-ALL_ACTIONS = 0.99  # share of the allowed actions that episodes use in the mean
-MOST_ACTIONS = 0.85  # the same, where the optimal policy is known
+ALL_ACTIONS = 0.99  # share of the allowed actions that episodes use on average
+MOST_ACTIONS = 0.85  # the same, if the optimal policy is known
 SOLVABLE = 0.1  # share of puzzles that more actions would make solvable
 KL_HIGH = 0.25  # nats per token within one step, at any step
 KL_OFTEN = 0.05  # nats per token, median of the last steps
 KL_LOW = 1.5e-5  # nats per token, mean absolute value
 CLIPPED = 0.03  # share of tokens whose ratio is clipped
-GRADIENT_GROWTH = 20.0  # of the median of the first steps
+GRADIENT_GROWTH = 20.0  # multiple of the median of the first steps
 LARGE_SCORE = 10.0  # standard deviation of scores within groups
 SMALL_SCORE = 0.01
-MISMATCH = 0.01  # nats per token, or a lower trainer.kl_warn
-FLAT_LOSS = 0.9  # of the first loss of SFT
-LEAST_RECENT = 3  # steps
+MISMATCH = 0.01  # nats per token, unless trainer.kl_warn is lower
+FLAT_LOSS = 0.9  # share of the first SFT loss
+LEAST_RECENT = 3  # minimum number of last steps to use
 
 LR = "actor_rollout_ref.actor.optim.lr"
 FEW_ACTIONS = "Too few actions"
@@ -50,9 +51,12 @@ FEW_ACTIONS = "Too few actions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause of a low reward. change: the setting to change and its new value; "" if the
-    settings are unknown. rank: causes have lower ranks than their effects, so faults visible at the
-    first step, before any update, have lower ranks than faults of the updates."""
+    """One cause of a low reward.
+
+    `change` is the setting to change and its new value, or "" if the settings are unknown. `rank`
+    orders findings: a cause has a lower rank than its effects. So faults that are visible at the
+    first step, before any update, have lower ranks than faults of the updates.
+    """
 
     rank: float
     title: str
@@ -64,7 +68,7 @@ class Finding:
 
     @property
     def fact(self) -> str:
-        """The measurement and its effect, without a full stop."""
+        """The measurement and its effect, without a final period."""
         return f"{self.metric} is {self.value} (limit: {self.limit}), so {self.effect}"
 
     @property
@@ -76,7 +80,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule. needs: the metric that the rule requires. missing: how to log that metric."""
+    """One rule. `needs` is the metric that the rule requires, and `missing` the advice on logging
+    that metric."""
 
     title: str
     rule: Callable[[Sequence[Row], Settings], Finding | None]
@@ -85,7 +90,7 @@ class Check:
 
 
 def pooled(row: Row, name: str) -> float | None:
-    """The mean of `train/TAG/<name>` over the environment tags, weighted by episodes; None if no
+    """The mean of `train/TAG/<name>` over the environment tags, weighted by episodes. None if no
     tag has it."""
     tags = [
         key.removesuffix("/episodes")
@@ -99,30 +104,30 @@ def pooled(row: Row, name: str) -> float | None:
 
 
 def column(rows: Sequence[Row], key: str) -> list[float]:
-    """The values of a metric in the rows that have it. A key that begins with `*/` is pooled over
-    tags."""
+    """The values of a metric, from all rows that have it. A key that begins with `*/` is averaged
+    over tags by `pooled`."""
     values = [pooled(row, key[2:]) if key.startswith("*/") else row.get(key) for row in rows]
     return [value for value in values if value is not None]
 
 
 def recent(values: Sequence[float]) -> list[float]:
-    """The last quarter of the values, but at least `LEAST_RECENT`."""
+    """The last quarter of the values, or the last `LEAST_RECENT` if that is more."""
     return list(values[-max(LEAST_RECENT, len(values) // 4) :])
 
 
 def now(rows: Sequence[Row], key: str) -> float | None:
-    """The median of a metric over the last steps; None if no row has it."""
+    """The median of a metric over the last steps, or None if no row has it."""
     values = recent(column(rows, key))
     return median(values) if values else None
 
 
 def first(rows: Sequence[Row], key: str) -> float | None:
-    """The first value of a metric; None if there is none."""
+    """The first value of a metric, or None if there is none."""
     return next(iter(column(rows, key)), None)
 
 
 def to(settings: Settings, key: str, value: object) -> str:
-    """Format a change of a setting as `KEY=VALUE (now OLD)`; "" if the settings are unknown."""
+    """Format a change of a setting as `KEY=VALUE (now OLD)`. Empty if the settings are unknown."""
     if not settings:
         return ""
     old = settings.get(key)
@@ -138,8 +143,8 @@ def _percent(share: float) -> str:
 
 
 def _outweighs(rows: Sequence[Row], metric: str, weight: float) -> tuple[float, float] | None:
-    """Return the median sizes of a loss term and of `actor/loss` over the last steps if the term
-    makes up most of the loss, else None."""
+    """Return the median sizes of a loss term and of `actor/loss` over the last steps if the term is
+    most of the loss, else None."""
     terms = [weight * abs(value) for value in recent(column(rows, metric))]
     losses = [abs(value) for value in recent(column(rows, "actor/loss"))]
     if not terms or not losses:
@@ -204,8 +209,8 @@ def rate_too_high(rows: Sequence[Row], settings: Settings) -> Finding | None:
             f"up to {max(norms, default=0):.3g}, from {start:.2g}",
             f"{GRADIENT_GROWTH:g} times the first steps",
         ),
-        # With one mini-batch per step the KL of the update is always 0, so the format is checked as
-        # well.
+        # With one mini-batch per step, the KL of the update is always 0, so also compare the format
+        # rate.
         (
             lost > 0.5 and median(recent(well_formed)) < 0.5,
             "train/TAG/format_rate",
@@ -263,7 +268,7 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
     loops = now(rows, "*/repetition") or 0.0
     length = settings.get("actor_rollout_ref.rollout.response_length")
     # A cut-off response is also malformed. If the model mostly breaks the format in other ways, or
-    # repeats itself up to any limit, that fault has to be fixed first.
+    # repeats itself up to any limit, fix that fault first.
     at_once = (first(rows, "*/completions/clipped_ratio") or 0.0) > CUT_OFF
     return Finding(
         rank=5.5
@@ -279,17 +284,20 @@ def cut_off(rows: Sequence[Row], settings: Settings) -> Finding | None:
         change=to(
             settings,
             "actor_rollout_ref.rollout.response_length",
-            # A cut-off response does not show its full length: the more are cut off, the larger the
-            # step.
+            # A cut-off response does not show its full length. So the more are cut off, the larger
+            # the increase.
             (4 if share > 0.5 else 2) * length if isinstance(length, int) else 400,
         ),
     )
 
 
 def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
-    """Return whether the first step's responses used more than half of the allowed tokens on
-    average; None if unknown. If they did not, cut-off responses are runaways, which a higher limit
-    does not help."""
+    """Return whether the responses of the first step used more than half of the allowed tokens on
+    average, or None if unknown.
+
+    If they did not, the cut-off responses are runaway generations, which a higher limit does not
+    help.
+    """
     tokens = first(rows, "*/response_length")
     turns = first(rows, "*/num_turns")
     length = settings.get("actor_rollout_ref.rollout.response_length")
@@ -321,7 +329,8 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
             2 * steps if isinstance(steps, int) else 200,
         )
     return Finding(
-        # Responses sampled at a high temperature break the format, and then hit the length limit.
+        # Responses that are sampled at a high temperature break the format, and then also hit the
+        # length limit.
         rank=0.8 if temperature > 1 else 0.85 if start < FORMAT and not by_limit else 5,
         title="Malformed responses",
         metric="train/TAG/format_rate",
@@ -333,7 +342,8 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect a policy that hardly varies, or that is driven towards noise."""
+    """Detect a policy with hardly any variation, or one that the entropy bonus drives towards
+    noise."""
     values = column(rows, "actor/entropy")
     if not values:
         return None
@@ -367,7 +377,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
     if solved or not (last < least or fell):
         return None
     return Finding(
-        # A narrow sampler also causes large ratios, at any learning rate.
+        # A narrow sampler also causes large ratios, whatever the learning rate.
         rank=0.8 if wider else 6,
         title="Entropy collapse",
         metric="actor/entropy",
@@ -380,7 +390,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def _wider(settings: Settings) -> str:
-    """Return the change that resets the sampling setting that narrows the policy; "" if none
+    """Return the change that resets the sampling setting which narrows the policy. Empty if none
     does."""
     rollout = "actor_rollout_ref.rollout."
     if settings.get(f"{rollout}do_sample") is False:
@@ -434,8 +444,7 @@ def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect episodes that end at the action limit, in groups of which most have no reward
-    variance."""
+    """Detect episodes that end at the action limit while most groups have no reward variance."""
     shares = _shares_without_variance(rows, settings)
     if not shares or median(recent(shares)) < 0.5:
         return None
@@ -463,9 +472,12 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
 def solvable_puzzles(
     rows: Sequence[Row], settings: Settings, tag: str, allowed: int, within: float, ample: float
 ) -> Finding | None:
-    """Detect a limit of actions that keeps the optimal policy from puzzles, in episodes that use
-    most of these actions. within, ample: success of the optimal policy within `allowed` actions and
-    within four times as many."""
+    """Detect an action limit that keeps even the optimal policy from solving puzzles, in episodes
+    that use most of the allowed actions.
+
+    `within` and `ample` are the success rates of the optimal policy within `allowed` actions and
+    within four times as many.
+    """
     used = now(rows, f"train/{tag}/num_actions")
     if used is None or used < MOST_ACTIONS * allowed or ample - within <= SOLVABLE:
         return None
@@ -490,8 +502,8 @@ def _few_actions(
     limit: str,
     times_turns: int,
 ) -> Finding:
-    """The finding that a tag allows too few actions. If turns limit them, `max_turn` becomes
-    `times_turns` times as large, otherwise the tag's own limit four times."""
+    """Create the finding that a tag allows too few actions. If turns limit the actions, it
+    multiplies `max_turn` by `times_turns`, otherwise the tag's own limit by four."""
     key = f"custom_envs.{tag}.max_actions_per_traj"
     turns = settings.get("agent_proxy.max_turn", 5)
     by_turns = allowed == turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
@@ -509,7 +521,7 @@ def _few_actions(
 
 
 def groups_of(row: Row, settings: Settings) -> float | None:
-    """Return the number of groups sampled in a step; None if unknown."""
+    """The number of groups sampled in a step, or None if unknown."""
     if "rollout/groups" in row:
         return row["rollout/groups"]
     if row.get("rollout/kept_ratio", 0) > 0:
@@ -518,8 +530,7 @@ def groups_of(row: Row, settings: Settings) -> float | None:
 
 
 def _shares_without_variance(rows: Sequence[Row], settings: Settings) -> list[float]:
-    """Return the share of groups whose episodes all have the same score, for each step that logs
-    it."""
+    """The share of groups whose episodes all have the same score, for each step that logs it."""
     return [
         row["rollout/groups_zero_std"] / groups
         for row in rows
@@ -532,14 +543,14 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
     shares = _shares_without_variance(rows, settings)
     success = now(rows, "*/success")
     easy = (first(rows, "*/success") or 0.0) >= SOLVED
-    # Groups with equal scores are no fault once the policy has learned its task.
+    # Equal scores are no fault once the policy has learned its task.
     if not shares or (success is not None and success >= SOLVED and not easy):
         return None
     share = median(recent(shares))
     never = max(column(rows, "*/success"), default=1.0) == 0.0
     if share < ZERO_VARIANCE and not never:
         return None
-    # Greedy sampling makes equal episodes, whatever the entropy of the policy.
+    # Greedy sampling gives equal episodes, whatever the entropy of the policy.
     greedy = (
         settings.get("actor_rollout_ref.rollout.do_sample") is False
         or settings.get("actor_rollout_ref.rollout.temperature") == 0
@@ -592,7 +603,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
         and (score := pooled(row, "score")) is not None
     ]
     best = max((abs(value) for value in column(rows, "rollout/in_group_max")), default=0.0)
-    # A success must be worth more than the cost of one malformed turn.
+    # A success must be worth more than one malformed turn costs.
     if penalty <= -1 and -penalty > 2 * best and paid and fmean(paid) > 0:
         return Finding(
             rank=4.5,
@@ -606,7 +617,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     online = settings.get("agent_proxy.world_model_reward.prediction", 0.0) + settings.get(
         "agent_proxy.world_model_reward.observation", 0.0
     )
-    # Scores in groups include the rewards for the world model, `train/TAG/score` does not.
+    # The scores in groups include the world-model rewards, but `train/TAG/score` does not.
     won = max(column(rows, "*/success"), default=0.0)
     game = max(column(rows, "*/score"), default=0.0) / won if won > 0 else 1.0
     if online > 0 and spread > 2 * game > 0:
@@ -629,7 +640,7 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
         )
     chosen = [value for value in column(rows, "rollout/chosen_in_group_std") if value > 0]
     kept = median(recent(chosen or spreads))
-    # Scores of successes and failures differ by less than the cost of one malformed turn.
+    # True if successes and failures differ in score by less than one malformed turn costs.
     faint = -penalty > 2 * kept and max(column(rows, "*/success"), default=0.0) > 0
     if SMALL_SCORE <= spread <= LARGE_SCORE and online <= LARGE_SCORE and not faint:
         return None
@@ -697,7 +708,7 @@ def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
     """Detect updates that do not change the policy."""
     kl = [abs(value) for value in column(rows, "actor/ppo_kl")]
     shares = column(rows, "actor/pg_clipfrac")
-    # Exactly 0 at every step means one mini-batch per step, whose ratio is always 1.
+    # A KL of exactly 0 at every step means one mini-batch per step, whose ratio is always 1.
     if not kl or max(kl) == 0 or fmean(kl) >= KL_LOW or max(shares, default=0.0) > 0.001:
         return None
     rate = settings.get(LR)
@@ -725,7 +736,8 @@ def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
 
 
 def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect a world model that failed the gate between SFT and PPO. gate: content of gate.json."""
+    """Detect a world model that failed the gate between SFT and PPO. `gate` is the content of
+    gate.json."""
     if gate.get("passed", True) or gate.get("diagnosis") in ("other_data", "not_measured"):
         return None
     diagnosis = gate.get("diagnosis")
@@ -753,7 +765,7 @@ def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings)
     else:
         change = to(settings, "sft.trainer.total_training_steps", 2 * (steps or 100))
     return Finding(
-        # If SFT did not teach the format, PPO shows it at its first step.
+        # If SFT did not teach the format, this is visible at the first PPO step.
         rank=0.845 if diagnosis == "bad_format" else 4,
         title="World-model gate failed",
         metric=f"val/{metric}",
@@ -795,18 +807,18 @@ CHECKS = (
     Check(title="clipped ratio", rule=clipped, needs="actor/pg_clipfrac", missing=_UPDATED),
     Check(title="learning rate too low", rule=rate_too_low, needs="actor/ppo_kl", missing=_UPDATED),
 )
-"""Every rule that judges rows of metrics."""
+"""All rules for rows of metrics."""
 
 
 def ranked(rows: Sequence[Row], settings: Settings) -> list[Finding]:
-    """All findings about the rows, causes first."""
+    """All findings for the rows, causes before effects."""
     found = [check.rule(rows, settings) for check in CHECKS]
     return sorted(filter(None, found), key=lambda finding: finding.rank)
 
 
 def unchecked(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each metric that the rows lack: which rules are not checked, and how to log
-    it."""
+    """One sentence for each required metric that no row has: the rules that cannot be checked, and
+    the way to log the metric."""
     titles: dict[tuple[str, str], list[str]] = {}
     for check in CHECKS:
         if not column(rows, check.needs):

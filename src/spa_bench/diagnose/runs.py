@@ -28,16 +28,16 @@ PUZZLES = 32
 
 
 def reward_lines(folder: Path) -> list[str]:
-    """Diagnose each method and seed of a run, as lines. Raises DataError if the folder has no
-    run."""
+    """Diagnose each method and seed of a run, as lines of text. Raises DataError if the folder has
+    no run."""
     run = open_run(folder)
     places = dict.fromkeys((stage.arm, stage.seed) for stage in run.stages)
     return [line for arm, seed in places for line in _lines(run, arm, seed)]
 
 
 def _lines(run: RunFolder, arm: str, seed: int | None) -> Iterator[str]:
-    """The lines of one training run: its ranked findings or one sentence, followed by what was not
-    checked."""
+    """The lines about one training run: its ranked findings or a sentence without findings,
+    followed by the rules that could not be checked."""
     stages = {stage.name: stage for stage in run.stages if (stage.arm, stage.seed) == (arm, seed)}
     ppo = stages.get("ppo")
     sft = stages.get("sft")
@@ -63,7 +63,7 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
         rows, settings = training_rows(ppo), flatten(ppo.config)
         found = ranked(rows, settings)
         measured = solvable_within_limit(ppo)
-        # The optimal policy decides where it is known, whatever the episodes used.
+        # Where the optimal policy is known, it decides, even if episodes use all their actions.
         if measured:
             found = [finding for finding in found if finding.title != FEW_ACTIONS]
         found += filter(None, (solvable_puzzles(rows, settings, *each) for each in measured))
@@ -74,14 +74,17 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
 
 
 def training_rows(ppo: StageFolder) -> list[Row]:
-    """The metrics of the PPO steps, without rows that contain only validation metrics."""
+    """The metrics of the PPO steps. Rows with only validation metrics are omitted."""
     return [row for row in ppo.metrics.values() if any(key.startswith("train/") for key in row)]
 
 
 def solvable_within_limit(ppo: StageFolder) -> list[tuple[str, int, float, float]]:
-    """Measure the optimal policy of each tag on validation puzzles: the tag, the allowed number of
-    actions, and its success within them and within four times as many. Tags without a known optimal
-    policy, and games that cannot be made here, are left out."""
+    """Measure the optimal policy of each tag on validation puzzles.
+
+    Returns the tag, the allowed number of actions, and the success rates within that number and
+    within four times as many. Tags without a known optimal policy are omitted, and so are games
+    that cannot be created here.
+    """
     try:
         cfg = load_config(ppo.path)
         worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)

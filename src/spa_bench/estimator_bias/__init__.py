@@ -1,1 +1,1 @@
-"""Exact bias and variance of the advantage estimators, in worlds small enough to enumerate."""
+"""Exact bias and variance of advantage estimators, in worlds that are small enough to enumerate."""

@@ -5,7 +5,8 @@ import argparse
 from spa.commands.arguments import say
 from spa.errors import ConfigError
 
-MOST_IN_A_GROUP = 5  # the largest world has 230 groups of 2, 10,626 of 4 and 53,130 of 5
+# In the largest world, there are 230 groups of 2, 10,626 groups of 4 and 53,130 groups of 5.
+MOST_IN_A_GROUP = 5
 
 
 def estimators_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +24,8 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def estimators(options: argparse.Namespace) -> int:
-    """Print the tables, for worlds small enough to enumerate all episodes. Takes seconds and needs
-    no model. Raises ConfigError if the group size is out of range."""
+    """Print the tables. Enumerating all episodes takes seconds and needs no model. Raises
+    ConfigError if the group size is out of range."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(
             f"--group-size is {options.group_size}. Give a number from 2 to {MOST_IN_A_GROUP}."

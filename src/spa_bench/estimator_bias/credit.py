@@ -1,8 +1,8 @@
-"""Exact bias and variance of policy-gradient estimators, computed by enumerating every possible
-group of episodes with its probability.
+"""Exact bias and variance of policy-gradient estimators. Every possible group of episodes is
+enumerated with its probability.
 
-A turn is a single sampled token here, so token-level and turn-level discounts coincide, and the
-code of the training estimators applies unchanged.
+A turn is a single sampled token here. So token-level and turn-level discounts are the same, and the
+training estimators run unchanged.
 """
 
 import math
@@ -21,7 +21,7 @@ from spa_bench.estimator_bias.worlds import Episodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Every group of G episodes as rows of one batch: M groups, B = M G rows, K turns."""
+    """All possible groups of G episodes as one batch, with M groups, B = M G rows and K turns."""
 
     probability: Tensor  # float64 [M]  of each group
     rows: Tensor  # int64   [B]  the episode of each row
@@ -39,19 +39,21 @@ class Groups:
 
 
 Estimator = Callable[[Groups], Tensor]
-"""Function that returns advantages, float64 [B, K]."""
+"""A function that returns advantages, float64 [B, K]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """An estimator's mean gradient compared with the exact one, and the noise of single groups.
+    """The mean gradient of an estimator compared with the exact one, and the noise of single
+    groups.
 
-    scale: the mean's component along the exact gradient, relative to the length of the exact
-    gradient; 1 if unbiased, and a learning rate can absorb other values. error: distance of the
-    mean from the exact gradient, relative to the length of the exact gradient. angle: degrees
-    between the two; at 0 only the scale is off, and at 90 or more an update does not increase the
-    expected reward. noise: standard deviation of a single group's estimate, relative to the length
-    of the mean.
+    * `scale`: the mean's component along the exact gradient, relative to the exact gradient's
+      length. It is 1 if unbiased, and the learning rate can compensate for other values.
+    * `error`: distance of the mean from the exact gradient, relative to the exact gradient's
+      length.
+    * `angle`: degrees between the two. At 0, only the scale is wrong. At 90 or more, an update does
+      not increase the expected reward.
+    * `noise`: standard deviation of a single group's estimate, relative to the length of the mean.
     """
 
     scale: float
@@ -62,14 +64,16 @@ class Verdict:
 
 
 def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Groups:
-    """Enumerate all groups of `size` episodes: each multiset once, with its multinomial
-    probability. The critic returns the policy's exact values plus `critic_error` in every state."""
+    """Enumerate all groups of `size` episodes, each multiset once with its multinomial probability.
+
+    The critic returns the policy's exact value plus `critic_error` in every state.
+    """
     count = len(episodes.probability)
-    # Advantages do not depend on the order within a group. So one multiset represents all of its
+    # Advantages do not depend on the order within a group. So one multiset represents all its
     # orders, and its probability is multiplied by their number.
     picks = torch.tensor(list(combinations_with_replacement(range(count), size)))
     log_p = episodes.probability.log()[picks].sum(dim=1)
-    # [M, N]: how often episode n is in group m.
+    # [M, N]: number of times that episode n is in group m.
     repeats = torch.stack([(picks == n).sum(dim=1) for n in range(count)], dim=1).double()
     # log of G! / prod_n (repeats_n)!, the multinomial coefficient; lgamma(x + 1) = log x!.
     orders = math.lgamma(size + 1) - torch.lgamma(repeats + 1).sum(dim=1)
@@ -89,21 +93,21 @@ def groups_of(episodes: Episodes, size: int, *, critic_error: float = 0.0) -> Gr
 
 
 def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
-    """Compare an estimator with the exact gradient, by the exact mean and standard deviation over
-    all groups of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it)."""
+    """Compare an estimator with the exact gradient. Computes the exact mean and standard deviation,
+    over all groups, of (1/G) sum_i sum_t A_it grad log pi(a_it | s_it)."""
     # Estimators may return any values outside the mask.
     advantages = torch.where(groups.mask, estimator(groups), 0.0)
     # [B, K, 1] * [B, K, P], summed over turns -> [B, P]: each episode's estimate.
     per_row = (advantages[:, :, None] * episodes.scores[groups.rows]).sum(dim=1)
     # [M, G, P] -> [M, P]: a group's estimate is the mean over its G episodes.
     estimates = per_row.reshape(len(groups.probability), -1, per_row.shape[1]).mean(dim=1)
-    # Expectation and variance over all groups, exact: no sampling error is left.
+    # These are the exact expectation and variance over all groups, without sampling error.
     mean = (groups.probability[:, None] * estimates).sum(dim=0)
     variance = (groups.probability * (estimates - mean).square().sum(dim=1)).sum()
     exact = episodes.gradient
     length = float(exact.norm())
     product = float(mean @ exact)
-    # A zero mean has no direction. Cosine 0 (90 degrees) means that the reward does not increase.
+    # A zero mean has no direction. Use cosine 0 (90 degrees), because the reward does not increase.
     cosine = product / (length * float(mean.norm())) if float(mean.norm()) > 1e-12 else 0.0
     return Verdict(
         scale=product / length**2,
@@ -117,18 +121,22 @@ def judge(episodes: Episodes, groups: Groups, estimator: Estimator) -> Verdict:
 
 def group_mean_to_go(groups: Groups) -> Tensor:
     """Rewards to go minus their mean over all episodes of the group that reached the turn,
-    including the episode itself. This equals `turn_rloo` times 1 - 1/n, where n is the number of
-    these episodes."""
+    including the episode itself.
+
+    This equals `turn_rloo` times 1 - 1/n, where n is the number of these episodes.
+    """
     where = Turns.of(groups.turns, groups.mask)
     to_go = rewards_to_go(where.sums(groups.rewards), 1.0)
     return to_go - _mean_of_present(to_go, where.present, groups.ids, own=True)
 
 
 def per_index(groups: Groups, *, own: bool) -> Tensor:
-    """Center each turn's reward separately over the episodes of the group that have a reward at
-    this turn index, then sum the rewards to go; verl-project/verl#7244 reports that this is biased.
-    An episode's last reward is its outcome, which is centered over the whole group. own: include
-    the episode's own reward in the mean."""
+    """Center each turn's reward over the episodes of the group that have a reward at this turn
+    index, then sum the rewards to go. According to verl-project/verl#7244, this is biased.
+
+    An episode's last reward is its outcome, which is centered over the whole group. With `own`, the
+    means include the episode's own reward.
+    """
     where = Turns.of(groups.turns, groups.mask)
     rewards = where.sums(groups.rewards)
     # The reward of the last played turn is the outcome of the episode.
@@ -136,11 +144,12 @@ def per_index(groups: Groups, *, own: bool) -> Tensor:
         torch.arange(rewards.shape[1]) == where.present.sum(dim=1, keepdim=True) - 1
     )
     outcome = torch.where(last, rewards, 0.0).sum(dim=1)
-    # [B, 1] of True: every episode has an outcome, so the mean is over the whole group.
+    # An all-True mask of shape [B, 1]: every episode has an outcome, so the mean is over the whole
+    # group.
     ones = torch.ones(len(outcome), 1, dtype=torch.bool)
     centred = outcome[:, None] - _mean_of_present(outcome[:, None], ones, groups.ids, own=own)
-    # Rewards before the last one are centered only over the episodes that continue after this
-    # index. An episode that stops early drops out of these means. This selection causes the bias.
+    # Earlier rewards are centered only over the episodes that continue after this index. Episodes
+    # that stop early are missing from these means, and this selection causes the bias.
     between = where.present & ~last
     steps = torch.where(
         between, rewards - _mean_of_present(rewards, between, groups.ids, own=own), 0.0
@@ -154,8 +163,8 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
     # Sums over each group, broadcast to its rows: [M, K] -> [B, K].
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, known)[ids]
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, ids, present.double())[ids]
-    # Without the episode's own reward the mean does not depend on its action at this index. For an
-    # episode that is alone there, the mean is 0.
+    # Without the episode's own reward, the mean does not depend on its action at this index. The
+    # mean is 0 if no other episode has a reward there.
     if not own:
         totals = totals - known
         counts = counts - 1
@@ -163,13 +172,13 @@ def _mean_of_present(values: Tensor, present: Tensor, ids: Tensor, *, own: bool)
 
 
 def whitened(estimator: Estimator) -> Estimator:
-    """Return an estimator whose advantages are shifted and scaled to mean 0 and variance 1 over the
-    tokens of the batch, which is one group here."""
+    """Wrap an estimator so that its advantages have mean 0 and variance 1 over the tokens of a
+    batch. Here, each group is a batch."""
 
     def white(groups: Groups) -> Tensor:
         advantages = estimator(groups)
         cells = (len(groups.probability), -1, advantages.shape[1])
-        # vmap over groups: the trainer whitens over a batch, and here each group is one batch.
+        # The trainer whitens over a batch, and here each group is one, so map over groups.
         parts = torch.vmap(whiten)(advantages.reshape(cells), groups.mask.reshape(cells))
         return parts.reshape(advantages.shape)
 
@@ -177,12 +186,12 @@ def whitened(estimator: Estimator) -> Estimator:
 
 
 def only_with_spread(estimator: Estimator) -> Estimator:
-    """Return an estimator that drops groups whose episodes all have the same score; its mean is
+    """Wrap an estimator so that it drops groups whose episodes all have the same score. Its mean is
     over the remaining groups."""
 
     def filtered(groups: Groups) -> Tensor:
         spread = group_stats(groups.outcomes, groups.ids).std > 1e-9
-        # Divided by the probability that a group is kept, since the mean is over kept groups only.
+        # The mean is over kept groups only, so divide by the probability that a group is kept.
         kept = float(groups.probability[spread].sum())
         return estimator(groups) * spread[groups.ids, None] / max(kept, 1e-12)
 
@@ -206,8 +215,9 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 
 
 def _with_turns_left(groups: Groups) -> Tensor:
-    """Anchor states that include the number of turns left, on which the reward to go depends."""
-    # The multiplier is larger than any turn, so each (state, turn) has its own integer.
+    """Anchor states that include the number of turns left, because the reward to go depends on
+    it."""
+    # The multiplier exceeds every turn index, so each (state, turn) has its own integer.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 
 
@@ -239,5 +249,5 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "leave-one-out mean per turn index": lambda g: per_index(g, own=False),
     "group mean per turn index": lambda g: per_index(g, own=True),
 }
-"""Estimators under test. The last two and "reward to go minus group mean" are for comparison only;
-all others can be used in training."""
+"""The estimators under test. The last two and "reward to go minus group mean" are only for
+comparison. All others can be used in training."""

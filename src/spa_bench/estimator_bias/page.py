@@ -1,4 +1,4 @@
-"""The estimator benchmark's tables as Markdown."""
+"""The tables of the estimator benchmark as Markdown."""
 
 from collections.abc import Iterator
 
@@ -15,15 +15,15 @@ SPECIMENS = (
 
 
 def verdicts(world: World, *, group_size: int, critic_error: float = 0.0) -> dict[str, Verdict]:
-    """Judge every estimator in a world. Returns estimator name -> verdict."""
+    """Judge every estimator in a world. Returns the verdicts by estimator name."""
     episodes = enumerate_episodes(world)
     groups = groups_of(episodes, group_size, critic_error=critic_error)
     return {name: judge(episodes, groups, estimator) for name, estimator in ESTIMATORS.items()}
 
 
 def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
-    """Lines of Markdown: a table of all estimators per world, followed by a table of the published
-    bias."""
+    """Lines of Markdown: a table of all estimators for each world, followed by a table of the
+    published bias."""
     lines = []
     head = ("estimator", "scale", "bias", "angle", "noise")
     for world in WORLDS:
@@ -36,20 +36,20 @@ def tables(*, group_size: int = 4, critic_error: float = 0.0) -> list[str]:
 
 def _cells(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.scale:.2f}"
-    # Rounding errors of float64 sums are far below this limit, and real bias is far above it.
+    # Rounding errors of float64 sums are far below this limit, and any real bias is far above it.
     yield "0" if verdict.error < 1e-9 else f"{verdict.error:.2f}"
     yield f"{verdict.angle:.0f}°"
     yield f"{verdict.noise:.1f}"
 
 
 def _published_bias() -> list[str]:
-    """Markdown of the published bias: mean estimates of the gradient of `go` in the world “stop or
-    go”, which is exactly 0.075, by estimator and group size."""
+    """Lines of Markdown about the published bias: mean estimates of the gradient of `go` in the
+    world “stop or go”, by estimator and group size. The exact gradient is 0.075."""
     episodes = enumerate_episodes(STOP_OR_GO)
     sizes = (2, 4, 8)
     rows = []
     for name in SPECIMENS:
-        # Parameters are numbered by state and action: index 1 is `go` in `start`.
+        # Parameters are ordered by state, then by action, so index 1 is `go` in `start`.
         biased = [
             judge(episodes, groups_of(episodes, size), ESTIMATORS[name]).mean[1] for size in sizes
         ]

@@ -1,5 +1,5 @@
-"""Worlds of a few turns, small enough to enumerate every episode, and tabular policies whose
-gradient is exact."""
+"""Worlds of a few turns, small enough to enumerate every episode, and tabular policies with exact
+gradients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A possible result of an action. state: the next state; None ends the episode."""
+    """A possible result of an action. `state` is the next state, or None if the episode ends."""
 
     probability: float
     reward: float
@@ -19,7 +19,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A decision process of at most `max_turns` turns, and the logits of the policy that plays
+    """A decision process of at most `max_turns` turns, and the logits of the policy that acts in
     it."""
 
     name: str
@@ -37,14 +37,14 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """Every episode of a world under its policy: N episodes, K turns, P parameters (one logit per
-    state and action)."""
+    """All possible episodes of a world under its policy. There are N episodes, K turns and P
+    parameters (one logit per state and action)."""
 
     probability: Tensor  # float64 [N]
     rewards: Tensor  # float64 [N, K]
     states: Tensor  # int64   [N, K]  -1 after the end
     scores: Tensor  # float64 [N, K, P]  gradient of log pi(action | state); 0 after the end
-    # float64 [N, K]  the policy's exact value of the state at that turn, 0 after the end
+    # float64 [N, K]: the policy's exact value of the state at that turn; 0 after the end
     values: Tensor
 
     @property
@@ -54,15 +54,16 @@ class Episodes:
 
     @property
     def gradient(self) -> Tensor:
-        """float64 [P]: the exact gradient of the expected reward, sum over episodes of p R grad log
-        p."""
+        """float64 [P]: the exact gradient of the expected reward, which is the sum of p R grad log
+        p over all episodes."""
         outcome = self.rewards.sum(dim=1)
         return ((self.probability * outcome)[:, None] * self.scores.sum(dim=1)).sum(dim=0)
 
 
 def enumerate_episodes(world: World) -> Episodes:
-    """List every episode of the world with its probability."""
-    # One vector [P] has the parameters of all states: the logits of a state begin at its offset.
+    """Enumerate every episode of a world with its probability."""
+    # A single vector [P] has the parameters of all states. The logits of a state begin at its
+    # offset.
     offsets = {}
     width = 0
     for state, actions in world.actions.items():
@@ -73,7 +74,7 @@ def enumerate_episodes(world: World) -> Episodes:
         state: torch.softmax(torch.tensor(world.logits[state], dtype=torch.float64), 0)
         for state in world.states
     }
-    # Keyed by state and turn, since the value of a state depends on the turns that are left.
+    # Keyed by state and turn, because the value of a state depends on the number of turns left.
     known: dict[tuple[str, int], float] = {}
     episodes: list[tuple[float, list[tuple[str, int, float]]]] = []
 
@@ -88,7 +89,7 @@ def enumerate_episodes(world: World) -> Episodes:
             )
         return known[state, turn]
 
-    # Depth first over every action and outcome; each leaf is one episode with its probability.
+    # Search depth-first over all actions and outcomes. Each leaf is one episode.
     def play(state: str | None, probability: float, turns: list[tuple[str, int, float]]) -> None:
         if state is None or len(turns) == world.max_turns:
             episodes.append((probability, turns))
@@ -112,7 +113,7 @@ def enumerate_episodes(world: World) -> Episodes:
                 value(state, turn),
             )
             part = slice(offsets[state], offsets[state] + len(pi[state]))
-            # grad log softmax: 1 at the chosen action minus pi at every action of the state.
+            # grad log softmax: 1 for the chosen action, minus pi for every action of the state.
             scores[row, turn, part] = -pi[state]
             scores[row, turn, offsets[state] + action] += 1.0
     chances = torch.tensor([chance for chance, _ in episodes], dtype=torch.float64)
@@ -143,10 +144,10 @@ STOP_OR_GO = World(
     },
     logits={"start": (0.0, 0.0), "end": (0.0,)},
 )
-"""The example of docs/methods.md, after verl-project/verl#7244."""
+"""The example in docs/methods.md, from verl-project/verl#7244."""
 
-# Credit over several turns: the reward for opening the door is due to taking the key. `last` is
-# reached both with and without the key.
+# Credit assignment over several turns: the reward for opening the door is due to taking the key.
+# The state `last` is reached with and without the key.
 KEY_AND_DOOR = World(
     name="key and door",
     text="an agent needs a key to open a door, and gets its reward at the end of up to three turns",
@@ -160,7 +161,8 @@ KEY_AND_DOOR = World(
     logits={"start": (0.0, 0.5), "key": (0.0, 0.0), "no key": (0.3, 0.0), "last": (0.0, 0.0)},
 )
 
-# Random rewards of -1 or +1 outweigh the 0.3 for the right action, so estimators differ in noise.
+# Random rewards of -1 or +1 are larger than the 0.3 for the right action, so estimators differ in
+# noise.
 NOISY_TURNS = World(
     name="noisy turns",
     text="each of two turns pays -1 or +1 at random, and an additional 0.3 for the right action",

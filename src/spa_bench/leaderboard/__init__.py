@@ -1,1 +1,1 @@
-"""The leaderboard: methods on boards, compared at equal budgets."""
+"""The leaderboard: training methods compared at equal budgets on several boards."""

@@ -1,9 +1,9 @@
-"""`spa bench methods`: methods x boards x seeds on one grid, and their leaderboard.
+"""`spa bench methods`: train methods x boards x seeds as one grid, and rank the methods.
 
-All training runs of a seed and a board have the same puzzles, stages with equal fingerprints run
-once, and interrupted work resumes. The methods are compared at equal cost: equal environment steps,
-or equal sampled tokens, self-play included. Both are read from the validations of the same training
-runs.
+All training runs of a seed and a board have the same puzzles. Stages with equal fingerprints run
+only once, and interrupted work resumes. Methods are compared at equal cost, self-play included:
+equal environment steps, or equal sampled tokens. Both comparisons use the validations of the same
+training runs.
 """
 
 import json
@@ -55,8 +55,8 @@ RESULTS = "leaderboard.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchScale:
-    """Size of a bench: its boards, the overrides of all of them, and the approximate hours of a
-    stage."""
+    """Size of a benchmark: its boards, the overrides for all boards, and the approximate hours of
+    each stage."""
 
     boards: Mapping[str, Setting]
     hours: Mapping[str, float]
@@ -85,8 +85,8 @@ BENCHES: Mapping[str, BenchScale] = {
         hours={"selfplay": 0.1, "sft": 1.0, "ppo": 1.2},
         common=(
             "trainer.test_freq=5",
-            # The shipped presets of this size keep states out of the policy loss and replay
-            # examples with true states in PPO; here every method starts from plain PPO.
+            # The shipped presets of this size exclude states from the policy loss and replay
+            # examples with true states in PPO. Here, every method starts from plain PPO.
             "actor_rollout_ref.actor.loss_mask=sampled",
             "actor_rollout_ref.actor.replay.examples=0",
             "actor_rollout_ref.actor.replay.loss_on=null",
@@ -103,8 +103,8 @@ BENCHES: Mapping[str, BenchScale] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """A planned bench. names: its methods. trainings: (board, label of the method) -> training
-    runs, one per seed."""
+    """A planned benchmark. `names` are its methods, and `trainings` the training runs of each
+    (board, method label), one per seed."""
 
     scale: str
     root: Path
@@ -120,14 +120,17 @@ class Bench:
 
     @cached_property
     def grid(self) -> Plan:
-        """Every stage once, ordered by seed, so that early results compare all methods."""
+        """All stages, each once, ordered by seed, so that early results already compare all
+        methods."""
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 
     def hours(self, devices: int) -> float:
-        """Approximate hours of the missing stages, with one stage at a time on each device. A stage
-        is expected to take as long as the finished stages of the same board and kind or, if there
-        are none, the scale's hours."""
+        """Approximate hours of the missing stages, with one stage at a time on each device.
+
+        The estimate for a stage is the mean duration of finished stages of the same board and kind.
+        If there are none, it is the scale's hours.
+        """
         took: dict[tuple[StageName, str], list[float]] = {}
         for task in self.grid.tasks:
             if task.done:
@@ -135,8 +138,6 @@ class Bench:
                 took.setdefault((task.stage, _board(self, task)), []).append(
                     known.seconds / 3600 if known else 0.0
                 )
-        # Measured stages of the same board and kind give the best estimate. The scale's hours are
-        # used if there are none.
         known = {key: float(np.mean(hours)) for key, hours in took.items()}
         usual = BENCHES[self.scale].hours
 
@@ -148,7 +149,7 @@ class Bench:
 
 
 def _board(made: Bench, task: StageJob) -> str:
-    # <root>/<board>/seed_<n>/<method>/<stage>: the first part names the board.
+    # The path is <root>/<board>/seed_<n>/<method>/<stage>, so its first part names the board.
     return task.folder.relative_to(made.root).parts[0]
 
 
@@ -161,8 +162,8 @@ def make_bench(
     seeds: int = 3,
     overrides: Sequence[str] = (),
 ) -> Bench:
-    """Plan a bench of methods (default: `METHODS`) on boards (default: all boards of the scale), in
-    `root`.
+    """Plan a benchmark of methods (default: `METHODS`) on boards (default: all boards of the
+    scale), in the folder `root`.
 
     Raises ConfigError for an unknown scale, board or method, and if `seeds` is below 1.
     """
@@ -197,9 +198,11 @@ def make_bench(
 def _training(
     scale: str, board: str, name: str, seed: int, *, root: Path, overrides: Sequence[str]
 ) -> TrainingRun:
-    """The training run of a method on a board, in `<root>/<board>/seed_<n>/<method>`. A method
-    without self-play continues until it has played as many episodes in total as a method with
-    self-play."""
+    """Plan the training run of a method on a board, in `<root>/<board>/seed_<n>/<method>`.
+
+    A method without self-play continues until its total number of episodes equals that of a method
+    with self-play.
+    """
     setting = BENCHES[scale].boards[board]
     chosen = method(name)
     changes = (*setting.overrides, *BENCHES[scale].common, *overrides)
@@ -219,8 +222,8 @@ def _training(
 
 
 def with_controls(made: Bench, ranking: Sequence[str], count: int) -> Bench:
-    """Return the bench extended by shuffled controls, for the first `count` methods of a ranking
-    that have one."""
+    """Return the benchmark extended by shuffled controls. The first `count` methods of the ranking
+    that have a control get one."""
     named = {label(name): name for name in made.names}
     wanted = [
         f"{named[name]}{SHUFFLED}"
@@ -247,19 +250,21 @@ def run_bench(
     work: Work = do_task,
 ) -> dict[str, Any]:
     """Run the missing stages if `train` is set, then the shuffled controls of the best `controls`
-    methods; write `leaderboard.json` from finished work and return it. If a stage fails, the file
-    is written before TrainingError is raised."""
+    methods.
+
+    Writes `leaderboard.json` from finished work and returns its content. If a stage fails, the file
+    is written before TrainingError is raised.
+    """
     made.root.mkdir(parents=True, exist_ok=True)
     failed = _train(made, parallel, pool, work) if train else None
     result = results(made)
-    # Controls are planned after the ranking, because only the best methods justify the hours of a
-    # control.
+    # Plan controls only after the ranking, because only the best methods justify their cost.
     if controls and failed is None:
         ranking = [entry["method"] for entry in result["leaderboard"]["environment_steps"]]
         made = with_controls(made, ranking, controls)
         failed = _train(made, parallel, pool, work) if train else None
         result = results(made)
-    # Q-learning comes last, because its budget of actions is taken from the finished training runs.
+    # Q-learning is last, because its number of actions depends on the finished training runs.
     result["q_learning"] = _q_learning(made, result["budgets"]["environment_steps"], train=train)
     write_atomic(
         made.root / RESULTS,
@@ -273,11 +278,14 @@ def run_bench(
 def _q_learning(
     made: Bench, budgets: Mapping[str, float], *, train: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return board -> results of Q-learning, one per seed, with as many actions as the board's
-    budget. Without `train`, only results from earlier calls are returned."""
+    """Run tabular Q-learning with as many actions as each board's budget. Returns results by board,
+    one per seed.
+
+    Without `train`, only results from earlier calls are returned.
+    """
     results_of: dict[str, list[dict[str, Any]]] = {}
     for (board, _), trainings in made.trainings.items():
-        # One Q-learning table per board and seed is compared with all methods.
+        # Learn one table per board and seed, because it is compared with all methods.
         if board in budgets and board not in results_of:
             parts = [q_learning(one, round(budgets[board]), learn=train) for one in trainings]
             results_of[board] = [part for part in parts if part is not None]
@@ -285,7 +293,7 @@ def _q_learning(
 
 
 def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingError | None:
-    """Run the missing stages; return the error if any failed."""
+    """Run the missing stages. Returns the error if a stage failed, else None."""
     trainings = made.trainings.values()
     return finish_grid(
         trainings, lambda: replace(made).grid, parallel=parallel, pool=pool, work=work
@@ -294,17 +302,16 @@ def _train(made: Bench, parallel: int, pool: PoolOf, work: Work) -> TrainingErro
 
 def results(made: Bench) -> dict[str, Any]:
     """The content of `leaderboard.json`: one row per method, board and seed, and the tables made
-    from them. Unfinished training runs are left out and listed."""
+    from them. Methods with unfinished training runs are omitted and listed under `not_run`."""
     read = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
-    # A method with unfinished seeds is left out, because a mean over fewer seeds would not be
-    # comparable.
+    # Omit a method with unfinished seeds, because a mean over fewer seeds is not comparable.
     seeds_of = {key: parts if len(parts) == made.seeds else [] for key, parts in read.items()}
     rows = []
     optima = dict[tuple[str, int], float | None]()
     for (board, name), trainings in made.trainings.items():
         for result in seeds_of[board, name]:
             training = trainings[result.seed]
-            # All methods of a board and seed have the same puzzles, so the optimum is computed
+            # All methods of a board and seed have the same puzzles, so compute the optimum only
             # once.
             if (board, result.seed) not in optima:
                 optima[board, result.seed] = optimum(training.ppo)
@@ -334,12 +341,12 @@ def _played(made: Bench, board: str) -> dict[str, Any]:
 
 
 def optimum(cfg: Config) -> float | None:
-    """Success rate of the best policy on the validation puzzles within the action limit, defined as
-    in reference scores; None if unknown."""
+    """Success rate of the best policy on the validation puzzles within the action limit, as defined
+    for reference scores. None if unknown."""
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     shares = []
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        # One member per group is enough, since all members of a group play the same puzzle.
+        # All members of a group play the same puzzle, so one member is enough.
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             shares.append(look.env.best_success(cfg.most_actions(spec.tag)))
