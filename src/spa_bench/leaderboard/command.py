@@ -1,4 +1,4 @@
-"""`spa bench methods`: the leaderboard of methods."""
+"""`spa bench methods`: train methods and rank them on a leaderboard."""
 
 import argparse
 import shlex
@@ -66,7 +66,7 @@ def methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 def methods(options: argparse.Namespace) -> int:
     """Train methods x boards x seeds as one resumable grid, and write the leaderboard. Raises
-    ConfigError."""
+    ConfigError for unknown methods, boards or overrides."""
     from spa.run.files import write_atomic
     from spa_bench.leaderboard import bench, tables
 
@@ -100,9 +100,9 @@ def methods(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that recreates the page."""
-    # Scale and numbers are written out even at their defaults, which later versions may change.
-    # Options that are None or empty are left out.
+    """The command that reproduces the page."""
+    # Always write scale and numbers, because later versions may change their defaults. Omit options
+    # that are None or empty.
     words = ["spa", "bench", "methods", *options.methods]
     for name in ("scale", "seeds", "controls", "root", "page", "parallel"):
         if (value := getattr(options, name)) is not None:

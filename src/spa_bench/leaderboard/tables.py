@@ -1,4 +1,4 @@
-"""The leaderboard of a bench: rows of single training runs, tables at equal budgets, and the page
+"""The leaderboard of a benchmark: one row per training run, tables at equal budgets, and the page
 in Markdown and HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from spa_sweeps.methods import REFERENCE, SHUFFLED
 from spa_sweeps.results import SeedResult, per_puzzle
 
 MEASURES = {"environment_steps": "environment steps", "tokens": "tokens"}
-"""Budgets at which methods are compared, with their names for readers."""
+"""Budgets at which methods are compared, and their display names."""
 BASELINE = "vanilla"
 
 
@@ -39,8 +39,8 @@ def row_of(
     optimum: float | None,
     budget: Mapping[int, Budget],
 ) -> Row:
-    """One training run as a JSON-ready row. `curve`: step, environment steps, tokens and Pass@1 of
-    each validation."""
+    """Convert one training run to a JSON-ready row. `curve` has the step, environment steps, tokens
+    and Pass@1 of each validation."""
     means = {
         moment: round(float(np.mean(list(per_puzzle(puzzles, 1).values()))), 4)
         for moment, puzzles in result.moments.items()
@@ -52,7 +52,7 @@ def row_of(
             "pass@1": round(values[0], 4),
         }
         for step, values in sorted(result.curve.items())
-        # Steps without a line in metrics.jsonl have no known cost.
+        # The cost of a step without a line in metrics.jsonl is unknown.
         if step in budget
     ]
     return {
@@ -68,8 +68,8 @@ def row_of(
 
 
 def at_budget(curve: Sequence[Mapping[str, float]], measure: str, budget: float) -> float | None:
-    """Pass@1 at the point where a training run had used `budget`, interpolated linearly between
-    validations; None if it was not yet, or no longer, in PPO at this point."""
+    """Pass@1 of a training run at the point where it had used `budget`, interpolated linearly
+    between validations. None if the run was not in PPO at that point."""
     xs = [point[measure] for point in curve]
     ys = [point["pass@1"] for point in curve]
     if not xs or not xs[0] <= budget <= xs[-1]:
@@ -82,16 +82,16 @@ def leaderboard(
 ) -> Row:
     """Compare the methods at equal budgets, and add to every row its Pass@1 at each budget.
 
-    `budgets`: per measure and board, the smallest final usage of any training run. `leaderboard`:
-    per measure, the methods ordered by interquartile mean. `differences`: per method, the
-    difference in Pass@1 from the reference and from its shuffled control, after equally many PPO
-    episodes, paired by puzzle over all boards.
+    * `budgets`: per measure and board, the smallest final usage of any training run.
+    * `leaderboard`: per measure, the methods ordered by interquartile mean.
+    * `differences`: per method, the differences in Pass@1 from the reference and from its shuffled
+      control. They are measured after equally many PPO episodes, and paired by puzzle over all
+      boards.
     """
     budgets: dict[str, dict[str, float]] = {}
     played = [row for row in rows if row["curve"]]
     for measure in MEASURES:
-        # The smallest budget at which any training run ended: all curves reach it, so none is
-        # extrapolated.
+        # Every curve reaches the smallest final usage of any training run, so none is extrapolated.
         budgets[measure] = {
             board: min(row["curve"][-1][measure] for row in played if row["env"] == board)
             for board in dict.fromkeys(row["env"] for row in played)
@@ -110,8 +110,8 @@ def leaderboard(
 
 
 def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Row]:
-    """One entry per method with any result. A method that lacks a board has no interquartile mean
-    and is listed last."""
+    """Create one entry per method with any result. A method that lacks a board has no interquartile
+    mean and is listed last."""
     boards = list(dict.fromkeys(row["env"] for row in rows))
     scores = {name: _scores(rows, name, boards, measure) for name in names}
     entries = []
@@ -127,7 +127,8 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
             },
             "iqm": None,
         }
-        # An IQM over fewer boards is not comparable, so a method needs a score on every board.
+        # An interquartile mean over fewer boards is not comparable, so require a score on every
+        # board.
         if all(scores[name]):
             entry["iqm"] = interval_json(iqm_interval(scores[name]))
             for other in (REFERENCE, BASELINE):
@@ -135,7 +136,7 @@ def _entries(rows: Sequence[Row], names: Sequence[str], measure: str) -> list[Ro
                     better = probability_of_improvement(scores[name], scores[other])
                     entry[f"better_than_{other}"] = {"mean": round(better, DIGITS)}
         entries.append(entry)
-    # -mean is at most 0, so 1.0 sorts methods without an IQM last.
+    # The negative mean is at most 0, so 1.0 puts methods without an interquartile mean last.
     return sorted(entries, key=lambda entry: -entry["iqm"]["mean"] if entry["iqm"] else 1.0)
 
 
@@ -147,8 +148,8 @@ def _values(rows: Sequence[Row], name: str, board: str, measure: str) -> list[fl
 def _scores(
     rows: Sequence[Row], name: str, boards: Sequence[str], measure: str
 ) -> list[list[float]]:
-    """Return, for each board, the Pass@1 of every run, divided by the board's optimum if it is
-    known."""
+    """Return, for each board, the Pass@1 of every training run, divided by the board's optimum if
+    that is known."""
     return [
         [
             row[f"at_{measure}"] / (row["optimum"] or 1.0)
@@ -160,9 +161,12 @@ def _scores(
 
 
 def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name: str) -> Row:
-    """Differences in Pass@1 between the method and the reference, and between the method and its
-    shuffled control; None if there is nothing to compare. Each pools the puzzles of all boards that
-    both methods have, within every seed that they have on all of these boards."""
+    """Compute the difference in Pass@1 between the method and the reference (`reference`), and
+    between the method and its shuffled control (`control`). None if there is nothing to compare.
+
+    Each difference pools the puzzles of all boards that both methods have. It uses only seeds that
+    both have on all these boards.
+    """
     out: Row = {}
     for key, other in (("reference", REFERENCE), ("control", f"{name}{SHUFFLED}")):
         boards = [
@@ -173,7 +177,8 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
         sides = [
             {board: _after(seeds_of[board, method]) for board in boards} for method in (name, other)
         ]
-        # Only seeds that both methods have on every board: differences are paired within a seed.
+        # Differences are paired within a seed, so use only seeds that both methods have on every
+        # board.
         shared = (
             set.intersection(*(set(side[board]) for side in sides for board in boards))
             if boards
@@ -182,7 +187,7 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
         firsts, seconds = (
             [
                 {
-                    # The board is part of the key, since boards may share puzzle names.
+                    # Boards may share puzzle names, so the board is part of the key.
                     f"{board}/{puzzle}": value
                     for board in boards
                     for puzzle, value in side[board][seed].items()
@@ -191,7 +196,7 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
             ]
             for side in sides
         )
-        # The reference minus itself would be a difference of exactly 0.
+        # Skip the reference itself, whose difference would be exactly 0.
         gap = (
             paired_by_puzzle(list(zip(firsts, seconds, strict=True)), seed=0)
             if other != name
@@ -202,14 +207,14 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
 
 
 def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
-    """Seed -> Pass@1 of each puzzle after equally many PPO episodes."""
+    """Pass@1 of each puzzle by seed, after equally many PPO episodes."""
     return {
         one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments
     }
 
 
 def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
-    """The tables of the page, with their titles and texts."""
+    """Build the tables of the page, each as (title, text, table)."""
     rows = result["rows"]
     boards = list(dict.fromkeys(row["env"] for row in rows))
     out: list[tuple[str, str, Table]] = []
@@ -269,8 +274,8 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
-    """Rows of tabular Q-learning, after as many environment steps as the budget; Q-learning uses no
-    tokens."""
+    """Rows of tabular Q-learning after as many environment steps as the budget. Q-learning uses no
+    tokens, so the table of tokens has the same rows."""
     q_learning = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
@@ -304,7 +309,7 @@ def _every(result: Mapping[str, Any]) -> set[str]:
 
 
 def _with_reference(result: Mapping[str, Any], name: str) -> set[str]:
-    """The boards that a difference covers: those of both the method and the reference."""
+    """The boards that both the method and the reference have, which their difference covers."""
     return _boards(result, name) & _boards(result, REFERENCE)
 
 
@@ -313,13 +318,13 @@ def _boards(result: Mapping[str, Any], name: str) -> set[str]:
 
 
 def _alone(boards: set[str], of: set[str]) -> str:
-    """Name the boards in brackets if they are a proper subset of `of`."""
-    # `<` on sets: a proper subset of the boards.
+    """Name the boards in brackets if they are a proper subset of `of`, else return ""."""
+    # For sets, `<` means a proper subset.
     return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the known values; None if there are none."""
+    """The mean of the known values, or None if there are none."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -345,7 +350,7 @@ INTRODUCTION = (
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Summarize the tables in words: which methods help, on which boards, and at what cost."""
+    """Summarize the tables in sentences: the methods that help, on which boards, and their cost."""
     gaps = result["differences"]
     against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
     controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
@@ -382,7 +387,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"solves {percent(other)} %. "
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
-    # Boards differ in their tokens, so methods with other boards get their own sentence.
+    # Boards differ in their tokens, so methods with different boards get separate sentences.
     cost: dict[str, list[str]] = {}
     for name in gaps:
         if (tokens := _sampled(result["rows"], name)) is not None:
@@ -400,13 +405,13 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
 def _sorted_out(
     gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
 ) -> list[str]:
-    """Sort methods by whether the interval of their difference is above 0, is below 0, or includes
-    0. Returns one sentence per case and set of boards."""
-    # Boards that all methods of a line share are named once.
+    """Sort methods by the interval of their difference: above 0, below 0, or including 0. Returns
+    one sentence per case and set of boards."""
+    # Methods with the same boards share a line, which names the boards once.
     names: list[dict[str, list[str]]] = [{}, {}, {}]
     for name, gap in sorted(gaps.items(), key=lambda item: -item[1]["mean"]):
-        # The interval decides, not the mean: a lead that may be due to chance counts as no
-        # difference.
+        # Judge by the interval instead of the mean, because a difference that may be chance counts
+        # as none.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         entry = f"{name} {round(100 * gap['mean']):+d}"
         names[side].setdefault(_alone(boards[name], every), []).append(entry)
@@ -424,7 +429,7 @@ def _mean_after(rows: Sequence[Row], name: str, board: str) -> float | None:
 
 
 def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | None:
-    """Share of exactly right predictions after SFT, as a mean over seeds, and over boards if
+    """Share of exactly correct predictions after SFT, as a mean over seeds, and over boards if
     `board` is None."""
     return _mean(
         row["world_model"].get("prediction_exact")
@@ -434,8 +439,8 @@ def _known(rows: Sequence[Row], name: str, board: str | None = None) -> float | 
 
 
 def _seen(rows: Sequence[Row], name: str) -> str:
-    """Describe how many puzzles of the predictions were trained on, or that this was not counted;
-    "" if none were."""
+    """Describe how many of the predicted puzzles were seen in training, or that this was not
+    counted. Empty if none were seen."""
     known = [
         row["world_model"]
         for row in rows
@@ -448,7 +453,7 @@ def _seen(rows: Sequence[Row], name: str) -> str:
 
 
 def _sampled(rows: Sequence[Row], name: str) -> float | None:
-    # The last point of a curve counts all tokens that the training run sampled.
+    # The last point of a curve includes all tokens that the training run sampled.
     return _mean(
         row["curve"][-1]["tokens"] for row in rows if row["method"] == name and row["curve"]
     )
@@ -464,7 +469,7 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
 
 
 def html(result: Mapping[str, Any], command: str) -> str:
-    """Render the page as one self-contained HTML file in the report's style, without scripts."""
+    """Render the page as one self-contained HTML file in the style of reports, without scripts."""
     style = (resources.files("spa_report") / "templates" / "report.css").read_text(encoding="utf-8")
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{page_policy(styles=[style])}',
@@ -491,7 +496,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def ranking(result: Mapping[str, Any]) -> list[str]:
-    """One line per method at equal environment steps, ordered from best to worst."""
+    """One line per method at equal environment steps, best first."""
     entries = result["leaderboard"]["environment_steps"]
     return [
         f"{entry['method']} reaches {interval_text(entry['iqm'])} % of the optimum"

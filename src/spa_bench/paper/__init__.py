@@ -1,1 +1,1 @@
-"""The paper's tables: experiments, verdicts on its claims, and one page."""
+"""The paper's tables: experiments, verdicts on the paper's claims, and a page of results."""

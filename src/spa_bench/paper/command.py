@@ -56,8 +56,8 @@ def paper_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def paper(options: argparse.Namespace) -> int:
-    """Run the experiments of the paper's tables as one resumable grid, and write results and a
-    page."""
+    """Run the experiments of the paper's tables as one resumable grid, and write the results and a
+    page. Returns the exit status."""
     from spa_bench.paper import reproduce as recipe
 
     overrides = options.overrides
@@ -73,8 +73,8 @@ def paper(options: argparse.Namespace) -> int:
     if options.dry_run:
         return say(_plan_lines(plan, options.parallel))
     notes = _notes(options.notes)
-    # Both files are checked before the grid starts, so that hours of training do not end at an
-    # unwritable folder.
+    # Check both files before the grid starts, so that an unwritable folder cannot end hours of
+    # training.
     page = result_file(Path(options.page) if options.page else root / "results.md")
     result_file(root / recipe.RESULTS)
     result = recipe.run_tables(

@@ -1,4 +1,5 @@
-"""Hours that a stage of a reproduction takes: measured, or estimated as `spa doctor --fit` does."""
+"""Duration in hours of a stage of a reproduction: measured, or estimated in the same way as in `spa
+doctor --fit`."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,8 +15,8 @@ from spa_sweeps.grid import StageJob
 
 
 def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, float]) -> float:
-    """Return the hours of a stage: its entry in `measured` or, if `measured` is empty, an estimate
-    for one GPU with vLLM. 0 if the size of the model is unknown."""
+    """Return the hours of a stage from `measured`. If `measured` is empty, estimate them for one
+    GPU with vLLM, or return 0 if the size of the model is unknown."""
     if measured:
         return measured[task.stage]
     shape = known_shape(task.config.model_path)
@@ -30,8 +31,8 @@ def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, 
 
 @cache
 def known_shape(model: str) -> ModelShape | None:
-    """Return the shape of a model, or None if it cannot be read, for example from an unreachable
-    Hub."""
+    """Return the shape of a model, or None if it cannot be read, for example because the Hub is
+    unreachable."""
     try:
         return shape_of(model)
     except ModelError:
@@ -39,6 +40,6 @@ def known_shape(model: str) -> ModelShape | None:
 
 
 def assumed_card() -> str:
-    """Name of the GPU that the estimate assumes."""
+    """The name of the GPU that the estimate assumes."""
     gb, _, name = gpu_memory()
     return card_for(gb, name).name

@@ -1,5 +1,5 @@
-"""The page of a reproduction: tables next to the paper's numbers, verdicts, curves, and the command
-of every row."""
+"""The page of a reproduction: tables with the paper's numbers, verdicts, curves, and the command of
+every row."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from spa_report.figures import save_chart
 def write_page(
     result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write the page, and its curves in `images/` next to it. notes: maps a claim, optionally
-    followed by an environment in brackets, to a remark on its result."""
+    """Write the page, and its curves to `images/` next to it. `notes` maps a claim to a remark on
+    its result. The claim may be followed by an environment in brackets."""
     images = page.parent / "images"
     names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]
     seeds = ["--seeds", str(result["seeds"])] if result["seeds"] else []
@@ -51,7 +51,7 @@ def write_page(
     if result["perplexity"]:
         lines += _perplexity(result["perplexity"])
     lines += _settings(result)
-    # Only rows with results have a command worth repeating; the others are listed as not run.
+    # Rows without results are listed as not run, so they need no command.
     rows = {
         row["id"]: f"`{row['command']}`"
         for table in result["tables"].values()
@@ -81,7 +81,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     for table in result["tables"].values():
         for finding in table["findings"]:
             said = finding.get("sentence", "–")
-            # A note for one environment takes precedence over the note for the claim as a whole.
+            # A note for one environment takes precedence over the note for the whole claim.
             note = notes.get(f"{finding['text']} ({finding['environment']})") or notes.get(
                 finding["text"]
             )
@@ -95,7 +95,7 @@ def _verdicts(result: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
 
 
 def _stand_ins(result: Mapping[str, Any]) -> list[str]:
-    """Explain which methods replace the paper's methods at this scale; empty if none does."""
+    """Explain which methods replace the paper's methods at this scale. Empty if none does."""
     estimation = SCALES[result["scale"]].named("state_estimation")
     if estimation == "state_estimation":
         return []
@@ -122,8 +122,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
     for row in finished:
         model = row["model"].rpartition("/")[2]
         before = row["before"].get("pass@1")
-        # Pass@1 and Pass@8 that the paper reports for this model; missing for models that it did
-        # not train.
+        # Pass@1 and Pass@8 in the paper. Models that the paper did not train have none.
         paper = "–" if row["paper"] is None else " / ".join(f"{value:g}" for value in row["paper"])
         cells = [
             row["environment"],
@@ -131,8 +130,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            # The interval of a single seed would be over puzzles. The list of means shows the
-            # variation over seeds.
+            # For a single seed, the interval is over puzzles. The list of means shows the variation
+            # over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]
@@ -162,9 +161,9 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 
 
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
-    """Format the percentages of exactly correct observations and predictions after SFT, averaged
-    over seeds."""
-    # A result may lack one of the two numbers for some seeds.
+    """Format the percentages of exact observations and exact predictions after SFT, averaged over
+    seeds."""
+    # Some seeds may lack one of the two numbers.
     lines = [
         [part[name] for part in parts if name in part]
         for name in ("observation_exact", "prediction_exact")
@@ -173,7 +172,7 @@ def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
 
 
 def _settings(result: Mapping[str, Any]) -> list[str]:
-    """Describe each environment's setting: the shipped configuration and its overrides."""
+    """Describe the setting of each environment: the shipped configuration and its overrides."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
     # An environment has the same preset and changes in all tables, so any of its rows will do.
     presets = {row["environment"]: row["preset"] for row in rows}
@@ -207,7 +206,7 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
                 for row in charts
                 if row["curve"] and all(f"pass@{k}" in part for part in row["curve"])
             ]
-            # A curve with a single validation is one point, which the table already contains.
+            # A single validation is one point, which the table already contains.
             if not any(len(row["curve"]) > 1 for row in rows):
                 continue
             title = f"Pass@{k} during PPO in {environment}, {model.rpartition('/')[2]}"
@@ -218,16 +217,16 @@ def _curves(name: str, table: Mapping[str, Any], images: Path, page: Path) -> li
             try:
                 save_chart(curve_chart(title, rows, k), path, "--page")
             except SpaError as error:
-                # Without matplotlib, or if an image cannot be written, the page has its tables and
-                # a note.
+                # If matplotlib is missing or an image cannot be written, the page has its tables
+                # and a note.
                 return [f"No curves: {error}", ""]
             lines += [f"![{title}]({path.relative_to(page.parent).as_posix()})", ""]
     return lines
 
 
 def curve_chart(title: str, rows: Sequence[Mapping[str, Any]], k: int) -> Chart:
-    """Chart Pass@k of several methods over PPO steps. With k = 1, bands show the range over
-    seeds."""
+    """Build a chart of Pass@k over PPO steps, with one line per method. For k = 1, bands show the
+    range over seeds."""
     series = []
     for index, row in enumerate(rows):
         points = tuple((float(part["step"]), float(part[f"pass@{k}"])) for part in row["curve"])
@@ -250,8 +249,8 @@ def _perplexity(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str
         ]
         body = []
         for row in rows:
-            # Each state text was measured twice, alone and at the end of its prompt. One row shows
-            # both.
+            # Each state text was measured alone and at the end of its prompt. One row shows both
+            # numbers.
             if row["context"] != "alone":
                 continue
             shown = next(
@@ -271,6 +270,6 @@ def _perplexity(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str
 
 
 def _short(number: float) -> str:
-    # A perplexity above 10,000 only means "far from natural text", so one digit and an exponent are
-    # enough.
+    # A perplexity above 10,000 only means "far from natural text", so one digit and an exponent
+    # suffice.
     return f"{number:.1f}" if number < 10_000 else f"{number:.0e}"

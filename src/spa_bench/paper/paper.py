@@ -18,15 +18,15 @@ PERPLEXITY: Mapping[tuple[str, str], float] = {
     for tag, texts in _PAPER["perplexity"].items()
     for text, value in texts.items()
 }
-"""(environment tag, state text) -> state perplexity under the paper's base model."""
+"""State perplexity under the paper's base model, by (environment tag, state text)."""
 
 NAMES: Mapping[str, str] = {name: table["title"] for name, table in _PAPER["tables"].items()}
-"""Table name -> title."""
+"""Titles of the tables by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Setting of an environment at a scale: a shipped configuration and its overrides."""
+    """The setting of an environment at a scale: a shipped configuration and its overrides."""
 
     preset: str
     overrides: tuple[str, ...] = ()
@@ -34,11 +34,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A size at which the paper is reproduced. models: names of the models. settings: environment
-    -> its setting. words: maps a name in `paper.yaml` to the environment or method that replaces it
-    at this scale. hours: stage -> hours measured on one `device`; empty if hours are to be
-    estimated. device: CPU core or GPU. seeds: default number of seeds. common: overrides of every
-    experiment."""
+    """A size at which the paper is reproduced.
+
+    * `models`: names of the models.
+    * `settings`: the setting of each environment.
+    * `words`: maps a name in `paper.yaml` to the environment or method that replaces it at this
+      scale.
+    * `hours`: hours of each stage, measured on one `device`. If empty, hours are estimated.
+    * `device`: "CPU core" or "GPU".
+    * `seeds`: default number of seeds.
+    * `common`: overrides for every experiment.
+    """
 
     models: tuple[str, ...]
     settings: Mapping[str, Setting]
@@ -49,13 +55,14 @@ class Scale:
     common: tuple[str, ...] = ()
 
     def named(self, name: str) -> str:
-        """The name at this scale of the environment or method that a table calls `name`."""
+        """The name, at this scale, of the environment or method that the paper's tables call
+        `name`."""
         return self.words.get(name, name)
 
 
 def _setting(preset: str, overrides: tuple[str, ...] = (), tag: str = "") -> Setting:
     """Build a setting. With `tag`, training and validation play only this environment tag."""
-    # A mapping in Hydra's override syntax. `n_groups: null` assigns all groups to this tag.
+    # This is a mapping in Hydra's override syntax. `n_groups: null` assigns all groups to the tag.
     groups = f"env_configs={{tags: [{tag}], n_groups: null}}"
     tags = (f"es_manager.train.{groups}", f"es_manager.val.{groups}") if tag else ()
     return Setting(preset=preset, overrides=(*overrides, *tags))
@@ -79,8 +86,8 @@ SCALES: Mapping[str, Scale] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One row of a table: a method trained in an environment, starting from a model. paper: Pass@1
-    and Pass@8 in the paper, in percent; None if not reported."""
+    """One row of a table: a method trained in an environment, starting from a model. `paper` is the
+    paper's Pass@1 and Pass@8 in percent, or None if not reported."""
 
     model: str
     environment: str
@@ -97,8 +104,11 @@ class Experiment:
 class Finding:
     """A claim of the paper about two methods in the same environment.
 
-    kind: `better`: the first has the higher Pass@1. `no_gain`: the first is not better than the
-    second. `keeps`: Pass@8 of the first does not fall during PPO (there is no second method).
+    `kind` is one of these:
+
+    * `better`: the first method has the higher Pass@1.
+    * `no_gain`: the first method is not better than the second.
+    * `keeps`: Pass@8 of the first method does not fall during PPO. There is no second method.
     """
 
     text: str
@@ -119,7 +129,7 @@ class PaperTable:
 
 
 def paper_table(name: str, scale_name: str) -> PaperTable:
-    """Return a table with the models and settings of a scale. Raises ConfigError for an unknown
+    """Build a table with the models and settings of a scale. Raises ConfigError for an unknown
     table or scale."""
     if name not in NAMES:
         raise ConfigError(f"there is no table {name!r}; choose from {', '.join(NAMES)}, all")
@@ -128,7 +138,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
     scale = SCALES[scale_name]
     table = _PAPER["tables"][name]
     rows: Mapping[str, list[str]] = table.get("rows", {})
-    # The main results use all models of a scale. Every other table uses only the last one.
+    # The main results use all models of a scale. Every other table uses only the last model.
     models = scale.models if table.get("all_models") else scale.models[-1:]
     experiments = [
         _experiment(scale, model, environment, method)
@@ -144,7 +154,7 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
         _finding(scale, environment, **claim)
         for environment in rows
         for claim in table["findings"]
-        # A claim may name one environment. Otherwise it is about all environments of the table.
+        # A claim without an environment is about all environments of the table.
         if claim.get("environment", environment) == environment
     ]
     return PaperTable(
@@ -154,8 +164,8 @@ def paper_table(name: str, scale_name: str) -> PaperTable:
 
 def _experiment(scale: Scale, model: str, environment: str, method: str) -> Experiment:
     environment = scale.named(environment)
-    # The paper's results are keyed by the paper's name of a method, so they are looked up before
-    # `named` replaces that name. Models that the paper did not train have no entry.
+    # The paper's results have the paper's names of methods as keys, so look them up before `named`
+    # replaces the name. Models that the paper did not train have no entry.
     paper = _PAPER["pass"].get(model, {}).get(method, {}).get(environment)
     return Experiment(
         model=model,

@@ -1,5 +1,5 @@
-"""The paper's tables as one resumable grid of training runs: plan, run, judge, and write one
-results file and one page."""
+"""The paper's tables as one resumable grid of training runs. This module plans and runs the grid,
+judges the claims, and writes the results file and the page."""
 
 import json
 import re
@@ -40,19 +40,18 @@ PERPLEXITY_TAGS = ("SimpleSokoban", "FrozenLake", "Sudoku", "WebShop")
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A planned reproduction: its tables, and the training runs of every experiment, one per
-    seed."""
+    """A planned reproduction: its tables, and the training runs of every experiment."""
 
     scale: str
     root: Path
     tables: tuple[PaperTable, ...]
-    trainings: Mapping[str, tuple[TrainingRun, ...]]  # experiment id -> one training per seed
-    models: tuple[str, ...]  # whose state perplexity is measured
+    trainings: Mapping[str, tuple[TrainingRun, ...]]  # experiment id -> one training run per seed
+    models: tuple[str, ...]  # models whose state perplexity is measured
     overrides: tuple[str, ...]
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Every experiment, without duplicates."""
+        """All experiments, each once."""
         by_id = {
             row.id: row
             for table in self.tables
@@ -63,7 +62,7 @@ class Reproduction:
 
     @cached_property
     def grid(self) -> Plan:
-        """Every stage of every training run once."""
+        """Every stage of every training run, each once."""
         return plan_grid(
             [training for parts in self.trainings.values() for training in parts], [self.root]
         )
@@ -83,23 +82,23 @@ def make_plan(
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Reproduction:
-    """Plan some tables (`all` for all of them) at a scale. only: keep the experiments with these
-    ids, or whose ids contain one of these texts. overrides: applied to every training run.
+    """Plan the named tables (`all` for all of them) at a scale.
 
-    Raises ConfigError for an unknown table or scale, for `seeds` below 1, and if `only` matches no
-    experiment.
+    `only` keeps an experiment if one of these texts is its id or a part of its id. `overrides`
+    apply to every training run. Raises ConfigError for an unknown table or scale, for `seeds` below
+    1, and if `only` matches no experiment.
     """
     wanted = tuple(NAMES) if "all" in names else tuple(dict.fromkeys(names))
     tables = tuple(paper_table(name, scale) for name in wanted)
     count = SCALES[scale].seeds if seeds is None else seeds
     if count < 1:
         raise ConfigError(f"--seeds is {count}. Give a number of at least 1.")
-    # Tables share rows: an experiment in several tables is trained once.
+    # An experiment that is in several tables is trained once.
     rows = {row.id: row for table in tables for row in table.experiments}
     trainings = {
         key: tuple(_training(row, scale, root, overrides, seed) for seed in range(count))
         for key, row in rows.items()
-        # An exact id selects only itself, although it may be part of a longer id.
+        # An exact id selects only itself, even if it is part of a longer id.
         if not only or any(text == key or (text not in rows and text in key) for text in only)
     }
     models = SCALES[scale].models if "perplexity" in wanted else ()
@@ -121,13 +120,12 @@ def make_plan(
 def _training(
     row: Experiment, scale: str, root: Path, overrides: Sequence[str], seed: int
 ) -> TrainingRun:
-    """The training run of an experiment with one seed, in
+    """Plan the training run of an experiment with one seed, in
     `<root>/<model>/<environment>/seed_<n>/<method>`."""
     setting = SCALES[scale].settings[row.environment]
     changes = (*SCALES[scale].common, *setting.overrides, f"model_path={row.model}", *overrides)
     folders = (row.model.rpartition("/")[2], row.environment, f"seed_{seed}", row.method)
-    # Names of models and environments may contain colons, commas and spaces, which are awkward in
-    # folder names.
+    # Replace colons, commas and spaces in names, because they are awkward in folder names.
     folder = root.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in folders))
     return training_of(
         method(row.method),
@@ -150,9 +148,12 @@ def run_tables(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Run the missing stages if `train` is set, then write `results.json` from the finished runs
-    and return its content. With `page`, also write the page with `notes` (see `write_page`). If a
-    stage fails, both files are written before TrainingError is raised."""
+    """Run the missing stages if `train` is set.
+
+    Then write `results.json` from the finished runs and return its content. With `page`, also write
+    the page with `notes` (see `write_page`). If a stage fails, both files are written before
+    TrainingError is raised.
+    """
     made.root.mkdir(parents=True, exist_ok=True)
     failed = None
     if train:
@@ -172,21 +173,21 @@ def run_tables(
     )
     if page is not None:
         write_page(result, page, notes=notes)
-    # Raised last, so that the results of all finished stages are written first.
+    # Raise only after the results of all finished stages are written.
     if failed is not None:
         raise failed
     return result
 
 
 def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, Any]:
-    """State perplexity of a model, measured once; empty if it is not measured yet and `measure` is
-    False."""
+    """The state perplexity of a model, which is measured only once. Empty if there is no
+    measurement and `measure` is False."""
     path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
     known = read_object(path)
     if known or not measure:
         return known
-    # State perplexity depends only on the model. Of the overrides, only those of the trainer
-    # (device, threads) apply.
+    # State perplexity depends only on the model, so only overrides of the trainer (device, threads)
+    # apply.
     cfg = load_config(
         "base", [override for override in made.overrides if override.startswith("trainer.")]
     )
@@ -194,8 +195,8 @@ def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, A
 
 
 def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `results.json`: rows and findings by table. Unfinished training runs are left
-    out."""
+    """The content of `results.json`: rows and findings by table. Unfinished training runs are
+    omitted."""
     seeds_of = {key: read_trainings(trainings) for key, trainings in made.trainings.items()}
     return {
         "scale": made.scale,
@@ -205,7 +206,7 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
         "tables": {
             table.name: _table(made, table, seeds_of)
             for table in made.tables
-            # Perplexity is a table without training runs and has its own section.
+            # Perplexity needs no training runs and has its own section.
             if table.name != "perplexity"
         },
         "perplexity": {model: _beside_paper(measured) for model, measured in perplexity.items()},
@@ -221,7 +222,7 @@ def _table(
         if seeds_of.get(row.id):
             by_model[row.model][row.environment, row.method] = seeds_of[row.id]
     judged = []
-    # Claims compare methods that started from the same model, so each model is judged separately.
+    # Claims compare methods that started from the same model, so judge each model separately.
     for model, of_model in by_model.items():
         for finding in table.findings:
             here = {
@@ -268,7 +269,7 @@ def _row(made: Reproduction, row: Experiment, parts: list[SeedResult]) -> dict[s
 
 
 def command(made: Reproduction, row: Experiment) -> str:
-    """The command that recreates this row."""
+    """The command that reproduces this row."""
     table = next(table.name for table in made.tables if row in table.experiments)
     seeds = len(made.trainings[row.id])
     extra = "".join(f" '{override}'" for override in made.overrides)

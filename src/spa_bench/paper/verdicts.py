@@ -1,5 +1,5 @@
-"""Judge the paper's claims by the results of training runs: rates, verdicts, means over
-environments, curves."""
+"""Judge the paper's claims by the results of training runs. Also computes rates, means over
+environments, and curves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,38 +12,40 @@ from spa_bench.paper.paper import Finding
 from spa_sweeps.results import KS, SeedResult, difference, per_puzzle
 
 MARGIN = 0.05
-"""A claim of no gain (or loss) is reproduced only if the interval excludes a gain (or loss) of this
-size."""
+"""A claim that there is no gain (or loss) is reproduced only if the interval excludes a gain (or
+loss) of this size."""
 
 
 def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:
-    """Return `pass@k` -> mean and interval at a moment of training (a key of `SeedResult.moments`).
-    The interval is over seeds if there are enough, otherwise over puzzles."""
+    """Return the mean and interval of each `pass@k` at a moment of training (a key of
+    `SeedResult.moments`). The interval is over seeds if there are enough, otherwise over
+    puzzles."""
     out = {}
     for k in KS:
         strata = [
             list(per_puzzle(result.moments.get(moment, {}), k).values()) for result in results
         ]
-        # If no puzzle of some seed has k attempts, the mean would be over fewer seeds, so Pass@k is
-        # left out.
+        # If some seed has no puzzle with k attempts, omit Pass@k, because its mean would be over
+        # fewer seeds.
         if strata and all(strata):
             out[f"pass@{k}"] = interval_json(rate_interval(strata, seed=0))
     return out
 
 
 def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict[str, Any]:
-    """Judge a claim; JSON-ready. results: method -> its results in the claim's environment, one per
-    seed.
+    """Judge a claim, and return a JSON-ready result. `results` maps a method to its results in the
+    claim's environment, one per seed.
 
-    The verdict is `reproduced`, `contradicted` (the interval is on the other side), `no difference
-    found`, or `not run`. A claim that nothing is gained (or lost) is reproduced if the interval
-    excludes a gain (or loss) of `MARGIN` or more. Otherwise it is `undecided`, because a difference
-    may exist that was not found.
+    The verdict is `reproduced`, `contradicted` (the interval is on the other side of 0), `no
+    difference found`, or `not run`. A claim that there is no gain (or loss) is reproduced if the
+    interval excludes a gain (or loss) of `MARGIN` or more. It is `undecided` if it is neither
+    reproduced nor contradicted, because a difference may exist that was not found.
     """
     first = results.get(finding.first) or ()
     second = results.get(finding.second) or ()
     base = {"text": finding.text, "environment": finding.environment, "kind": finding.kind}
-    # `keeps` compares a training run with itself: Pass@8 after PPO minus before, puzzle by puzzle.
+    # `keeps` compares a training run with itself: Pass@8 after PPO minus before PPO, paired by
+    # puzzle.
     if finding.kind == "keeps":
         second = first
         gap = difference(first, first, k=8, moments=("after", "before"))
@@ -61,7 +63,8 @@ def judge(finding: Finding, results: Mapping[str, Sequence[SeedResult]]) -> dict
             if gap.high < 0
             else "no difference found"
         )
-    # A null claim needs an equivalence test: an interval that merely includes 0 shows nothing.
+    # A claim of no difference needs an equivalence test, because an interval that includes 0 proves
+    # nothing.
     elif finding.kind == "no_gain":
         verdict = (
             "contradicted" if gap.low > 0 else "reproduced" if gap.high < MARGIN else "undecided"
@@ -83,7 +86,7 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
     """Interquartile mean of Pass@1 over environments and seeds, for each method that ran in all
     environments. Empty if there is only one environment.
 
-    results: (environment, method) -> one result per seed.
+    `results` maps (environment, method) to one result per seed.
     """
     environments = dict.fromkeys(environment for environment, _ in results)
     out = {}
@@ -95,15 +98,15 @@ def interquartile_means(results: Mapping[tuple[str, str], Sequence[SeedResult]])
             ]
             for environment in environments
         ]
-        # A method that lacks an environment is left out: an IQM over only the easier games would be
-        # too high.
+        # Omit a method that lacks an environment, because a mean over only the easier games would
+        # be too high.
         if len(environments) > 1 and all(scores):
             out[method] = interval_json(iqm_interval(scores))
     return out
 
 
 def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
-    """Return, for each validation step that all seeds have, the mean Pass@1 and its range over
+    """Compute, for each validation step that all seeds have, the mean Pass@1 and its range over
     seeds (`low`, `high`). The mean Pass@8 is included if all seeds have it."""
     if not results:
         return []
@@ -112,7 +115,7 @@ def mean_curve(results: Sequence[SeedResult]) -> list[dict[str, float | int]]:
     rows = []
     for step in shared:
         firsts = [result.curve[step][0] for result in results]
-        # Pass@8 needs eight attempts per puzzle, which not every validation makes.
+        # Pass@8 needs eight attempts per puzzle, which not every validation has.
         eighths = [value for result in results if (value := result.curve[step][1]) is not None]
         rows.append(
             {

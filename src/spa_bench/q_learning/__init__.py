@@ -1,2 +1,2 @@
-"""Tabular Q-learning: a policy that explores each puzzle before playing it, and a baseline without
-a language model."""
+"""Tabular Q-learning: a policy that explores each puzzle before it plays, and a baseline without a
+language model."""

@@ -15,12 +15,14 @@ from spa_sweeps.grid import TrainingRun
 
 def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, Any] | None:
     """Return the results of tabular Q-learning with `steps` actions on the puzzles of this training
-    run (see `validation.validate_tables`). Results are stored next to the run and reused; `learn`
-    computes missing ones. None if there are no results, or if the environment does not support
-    Q-learning."""
+    run (see `validation.validate_tables`).
+
+    Results are stored next to the run and reused. With `learn`, missing results are computed.
+    Returns None if there are no results, or if the environment does not support Q-learning.
+    """
     path = training.folder.parent / "q_learning.json"
     known = read_object(path)
-    # A stored result is reused only for the same number of actions and the same puzzles.
+    # Reuse a stored result only for the same number of actions and the same puzzles.
     puzzles = _puzzles(training.ppo)
     if known.get("steps") == steps and known.get("puzzles", puzzles) == puzzles:
         return known
@@ -32,7 +34,7 @@ def q_learning(training: TrainingRun, steps: int, *, learn: bool) -> dict[str, A
 
 
 def _puzzles(cfg: Config) -> str:
-    """A hash of everything that a Q-table depends on: the games, their limits, and the seeds of
+    """A hash of everything that determines a Q-table: the games, their limits, and the seeds of
     their puzzles."""
     read = ("seed.", "es_manager.", "custom_envs.", "agent_proxy.max_")
     kept = {key: value for key, value in values_of(cfg, "ppo").items() if key.startswith(read)}
@@ -40,11 +42,11 @@ def _puzzles(cfg: Config) -> str:
 
 
 def comparison_lines(trainings: Sequence[TrainingRun]) -> list[str]:
-    """Describe tabular Q-learning after as many actions as each of these training runs has
-    taken."""
+    """Describe the results of tabular Q-learning after as many actions as each of these training
+    runs took."""
     lines = []
     for seed, training in enumerate(trainings):
-        # The budget is the usage of the training run at its last PPO step, self-play included.
+        # The budget is what the training run had used at its last PPO step, self-play included.
         steps = round(max(used.environment_steps for used in budget(training).values()))
         rates = q_learning(training, steps, learn=True)
         lines.append(

@@ -1,8 +1,8 @@
 """Tabular Q-learning (Watkins 1989), without a language model.
 
 A Q-table has no values for unseen boards, so there are two variants. `Scout` first takes `STEPS`
-actions in copies of the puzzle that it is about to play. `table_engine` plays by a table learned on
-other puzzles, and acts at random in unseen states.
+actions in copies of the puzzle that it is going to play. `table_engine` plays with a table that was
+learned on other puzzles, and acts at random in unseen states.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,17 +19,18 @@ from spa.seeds import stream, stream_seed
 from spa.types import Prompt
 
 STEPS = 2_000
-"""Number of actions tried in a puzzle before it is played."""
-# Below 1, so that the shorter of two paths to the goal has the higher value.
+"""Number of actions to try in copies of a puzzle before playing it."""
+# The discount is below 1, so that the shorter of two paths to the goal has the higher value.
 GAMMA = 0.97
 LEAST_EPSILON = 0.05
 LEAST_RATE = 0.1
 Values = dict[str, dict[str, tuple[float, int]]]
-"""State text -> action -> (expected discounted reward, number of times it was tried)."""
+"""Maps state texts and actions to (expected discounted reward, number of times the action was
+tried)."""
 
 
 def require_copies(env: TextEnv, tag: str) -> None:
-    """Raise ConfigError if the environment, after `reset`, does not support tabular Q-learning: it
+    """Raise ConfigError if the environment, after `reset`, does not support tabular Q-learning. It
     must list its actions, be copyable, and have one player."""
     if env.players > 1:
         raise ConfigError(
@@ -54,10 +55,12 @@ def require_copies(env: TextEnv, tag: str) -> None:
 def learn(
     values: Values, starts: Iterator[TextEnv], *, steps: int, most: int, rng: np.random.Generator
 ) -> None:
-    """Update `values` by Q-learning in games of at most `most` actions each, until `steps` actions
-    are taken or `starts` is exhausted. The share of random actions falls linearly from 1 to
-    `LEAST_EPSILON` in the first half; the learning rate is 1 / visits, but at least
-    `LEAST_RATE`."""
+    """Update `values` by Q-learning.
+
+    Plays games of at most `most` actions each, until `steps` actions are taken or `starts` is
+    exhausted. The share of random actions falls linearly from 1 to `LEAST_EPSILON` in the first
+    half. The learning rate is 1 / visits, but at least `LEAST_RATE`.
+    """
     done = 0
     for env in starts:
         for _ in range(most):
@@ -75,12 +78,12 @@ def learn(
             reward, over, _ = checked_step(result)
             done += 1
             after = values.get(env.state_text("grid"), {})
-            # A terminated game has no future reward. A truncated game does, because only the step
+            # A terminated game has no future reward. A truncated game has, because only the step
             # limit ended it.
             future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
             value, visits = known[name]
-            # 1 / visits gives the running mean of the targets. The lower bound lets the value
-            # follow targets that still change.
+            # The rate 1 / visits gives the running mean of the targets. The lower bound lets the
+            # value follow targets that still change.
             rate = max(LEAST_RATE, 1 / (visits + 1))
             # Q(s, a) += rate * (r + gamma * max_a' Q(s', a') - Q(s, a))
             known[name] = (value + rate * (reward + GAMMA * future - value), visits + 1)
@@ -91,23 +94,25 @@ def learn(
 
 
 def best(known: dict[str, tuple[float, int]], rng: np.random.Generator) -> str:
-    """The action with the highest value; ties are broken at random."""
+    """The action with the highest value. Ties are broken at random."""
     highest = max(value for value, _ in known.values())
     names = [name for name, (value, _) in known.items() if value == highest]
     return names[int(rng.integers(len(names)))]
 
 
 def table_engine(values: Values, *, max_actions: int) -> ScriptedEngine:
-    """Return an engine that plays greedily by a finished Q-table. In a state that is not in the
-    table, it takes a uniformly random action."""
+    """Create an engine that plays greedily with a finished Q-table. In a state that the table
+    lacks, it takes a uniformly random action."""
     return ScriptedEngine(lambda prompt: _response_by(values, prompt, max_actions))
 
 
 class Scout(ScriptedEngine):
-    """Engine that explores a puzzle by Q-learning before it plays the puzzle. Exploration starts
-    from the first state of an episode that it is asked about, and again when an episode reaches a
-    state outside its Q-table. A table depends only on the puzzle and the start of its exploration,
-    so the episodes of a group share it."""
+    """Engine that explores a puzzle by Q-learning before it plays.
+
+    Exploration starts from the first state in which an episode requests an action. It starts again
+    when an episode reaches a state outside its Q-table. A table depends only on the puzzle and on
+    the state where its exploration started, so the episodes of a group share it.
+    """
 
     def __init__(
         self, *, max_actions: int, most: int, template: ChatTemplate | None = None
@@ -117,7 +122,7 @@ class Scout(ScriptedEngine):
         self.most = most
         self._tables: dict[tuple[str, str], Values] = {}
         # The current table of each episode. An episode that leaves the states of its table gets the
-        # table that starts from its current state.
+        # table for its current state.
         self._table_of: dict[str, Values] = {}
 
     def _response(self, prompt: Prompt) -> str:
@@ -131,10 +136,10 @@ class Scout(ScriptedEngine):
     def _explored(self, env: TextEnv, state: str) -> Values:
         key = (env.puzzle_text(), state)
         if key not in self._tables:
-            # The seed depends only on puzzle and state, so the table is the same whichever episode
-            # needs it first.
+            # The seed depends only on puzzle and state, so the table does not depend on which
+            # episode needs it first.
             seed = stream_seed(0, "scout/" + "/".join(key))
-            # Every game starts in the given state, with its own random outcomes.
+            # Every game starts in the given state, but has its own random outcomes.
             starts = (env.clone(stream_seed(seed, "noise", number)) for number in range(STEPS))
             self._tables[key] = {}
             learn(
@@ -149,8 +154,8 @@ class Scout(ScriptedEngine):
 
 
 def _response_by(values: Values, prompt: Prompt, most: int) -> str:
-    """Return a response with at most `most` actions chosen by a Q-table; random choices use the
-    prompt's seed."""
+    """Return a response with at most `most` actions chosen by a Q-table. The prompt's seed
+    determines random choices."""
     rng = np.random.Generator(np.random.PCG64(prompt.seed))
     return formatted(
         prompt, f" {prompt.action_sep} ".join(_plan(values, prompt.context, rng, most))
@@ -158,13 +163,16 @@ def _response_by(values: Values, prompt: Prompt, most: int) -> str:
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
-    """Return up to `most` best actions, played in a copy of the environment with its own noise. The
-    plan ends where the game ends or the table lacks the state. If the table lacks the current
-    state, the plan is one random action."""
+    """Choose up to `most` best actions by playing them in a copy of the environment with its own
+    noise.
+
+    The plan ends when the game ends or the table lacks a state. If the table lacks the current
+    state, the plan is one random action.
+    """
     plan: list[str] = []
     twin = env
     while len(plan) < most and (known := values.get(twin.state_text("grid"))):
-        # The plan is played in a copy with another noise seed: it must not see the random outcomes
+        # Plan in a copy with another noise seed, because the plan must not use the random outcomes
         # of the episode.
         if not plan:
             twin = env.clone(int(rng.integers(2**31)))

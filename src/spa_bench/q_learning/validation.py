@@ -1,7 +1,7 @@
 """Tabular Q-learning on the validation puzzles, as a baseline without a language model.
 
-There are two variants, since a Q-table has no values for unseen boards. *On other puzzles*: a table
-learns on training puzzles, and plays at random in unseen states. This is the fair comparison. *On
+A Q-table has no values for unseen boards, so there are two variants. *On other puzzles*: the table
+learns on training puzzles, and acts at random in unseen states. This is the fair comparison. *On
 the puzzle itself*: the table first explores each reported puzzle, which no model is allowed to do.
 """
 
@@ -21,13 +21,16 @@ SAME = "on the puzzle itself"
 
 
 def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
-    """Measure success rates on the validation puzzles: of a Q-table after `steps` actions in
-    training puzzles (`OTHER`), and of `Scout`, which explores each puzzle first (`SAME`). None if
-    `require_copies` rejects an environment."""
+    """Measure success rates on the validation puzzles.
+
+    `OTHER` is the rate of a Q-table after `steps` actions in training puzzles. `SAME` is the rate
+    of `Scout`, which explores each puzzle first. Returns None if `require_copies` rejects an
+    environment.
+    """
     worker = setup.make_worker(cfg, None, mode="base")
     try:
         setup.check_puzzles(cfg, cfg.es_manager.val.env_configs.tags, require_copies)
-    # Without copies or a list of actions there is no table, and so no result.
+    # Without copies or a list of actions, there can be no table.
     except ConfigError:
         return None
     most = setup.most_actions(cfg)
@@ -45,8 +48,8 @@ def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
 
 
 def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv]:
-    """Yield the training puzzles endlessly, each before its first action."""
-    # Training puzzles exclude the validation puzzles, as for every method.
+    """Yield training puzzles endlessly, each in its initial state."""
+    # As for every method, training puzzles exclude the validation puzzles.
     held_out = setup.validation_hashes(cfg, worker)
     step = 0
     while True:
@@ -57,7 +60,7 @@ def training_games(cfg: Config, worker: setup.RolloutWorker) -> Iterator[TextEnv
 
 
 def success(cfg: Config, worker: setup.RolloutWorker, engine: Engine) -> float:
-    """The share of validation episodes that `engine` wins."""
+    """The share of validation episodes in which `engine` succeeds."""
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0)
     episodes = worker.rollout(engine, specs, setup.val_sampling(cfg))
     return round(sum(episode.success for episode in episodes) / len(episodes), 4)

@@ -1,1 +1,1 @@
-"""Baselines that know a board's rules, or learn from labels without a language model."""
+"""Baselines without a language model that know a board's rules, or learn from labels."""

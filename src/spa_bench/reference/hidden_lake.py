@@ -1,5 +1,5 @@
-"""Learners of a HiddenDynamicsLake whose structure is that of the prompt: an action has a direction,
-and a letter has a push or none."""
+"""Learners of a HiddenDynamicsLake that know the structure described in the prompt: every action
+has a direction, and every letter has a push or none."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from spa_bench.reference.puzzles import random_moves
 from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
 
 PUSHES = (*range(len(TURNS)), None)
-"""A letter's push: an index into `TURNS`; None is no push."""
+"""Possible pushes of a letter: an index into `TURNS`, or None for no push."""
 TURN_ACTIONS = 2
-"""Actions between two looks at the state, as models play."""
+"""Number of actions between two observations of the state, as for language models."""
 DISCOUNT = 0.8
-"""Worth of a win one action later."""
+"""Factor by which each further action reduces the value of a win."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Nine facts: the direction of each action, in the order of its names, and the push of each
-    letter."""
+    """Nine facts about the dynamics: the direction of each action, in the order of the action
+    names, and the push of each letter."""
 
     turns: tuple[int, ...]
     pushes: tuple[int | None, ...]
 
 
 class BelievedLake(HiddenDynamicsLake):
-    """A lake with the dynamics that a learner believes in."""
+    """A lake with the dynamics that a learner has inferred."""
 
     def __init__(self, size: int, world: World) -> None:
         super().__init__(size=size)
@@ -43,11 +43,11 @@ class BelievedLake(HiddenDynamicsLake):
 
 
 def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
-    """Learn the nine facts from `count` random moves on random puzzles: the facts that explain the
-    most moves, ties broken at random."""
+    """Learn the nine facts from `count` random moves on random puzzles. Returns the facts that
+    explain the most moves. Ties are broken at random."""
     rng = stream(seed, "factored/moves")
-    # For each action and direction: the number of moves that it explains by each letter and push;
-    # the letter None is a move without an arrival on ice.
+    # For each action and direction, the number of moves that it explains, by letter and push. The
+    # letter None is for a move that does not arrive on ice.
     explained = defaultdict[tuple[int, int], Counter[tuple[str | None, int | None]]](Counter)
     played = random_moves(env, count, rng, seed=seed, purpose="factored", look=lambda: env.player)
     for before, name in played:
@@ -60,7 +60,7 @@ def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
 def _explanations(
     env: HiddenDynamicsLake, before: int, turn: int
 ) -> list[tuple[str | None, int | None]]:
-    """The letter and each of its pushes that explain the last move if the action's direction is
+    """List the pairs of letter and push that explain the last move if the action's direction is
     `turn`."""
     landed = moves(env.size, TURNS[turn])[before]
     if landed == before or landed == env.lake.goal or landed in env.lake.holes:
@@ -75,7 +75,8 @@ def _explanations(
 def _most_explained(
     explained: dict[tuple[int, int], Counter[tuple[str | None, int | None]]], rng: Any
 ) -> World:
-    """The facts that explain the most moves. Given the directions, each letter is independent."""
+    """Find the facts that explain the most moves. For given directions, each letter can be chosen
+    independently."""
     ranked = []
     for turns in product(range(len(TURNS)), repeat=len(TURNS)):
         counts = sum((explained[pair] for pair in enumerate(turns)), Counter())
@@ -88,9 +89,11 @@ def _most_explained(
 
 
 def believed_plan(world: World) -> NextAction:
-    """Build the policy that follows a shortest path of the believed world, found breadth first after
-    every action; without a path it takes an action that leads into no believed hole. None in other
-    games."""
+    """Build a policy that plans in the inferred world, breadth first and again after every action.
+
+    It follows a shortest path. Without a path, it takes an action that leads into no hole of the
+    inferred world. It returns None in other games.
+    """
 
     def play(env: TextEnv, rng: Any) -> str | None:
         if not isinstance(env, HiddenDynamicsLake):
@@ -118,19 +121,20 @@ def _believed_moves(size: int, world: World, board: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """The worlds that are still possible: `turns` [worlds, actions], `pushes` [worlds, letters], where
-    the last index of `PUSHES` is no push."""
+    """The worlds that are still possible. `turns` has the shape [worlds, actions] and `pushes`
+    [worlds, letters], where the last index of `PUSHES` means no push."""
 
     turns: np.ndarray
     pushes: np.ndarray
 
     def keep(self, possible: np.ndarray) -> "Beliefs":
-        """Keep the worlds of a mask."""
+        """Keep the worlds that a boolean mask selects."""
         return Beliefs(self.turns[possible], self.pushes[possible])
 
 
 def all_worlds() -> Beliefs:
-    """Every world in which no two actions, and no two letters, do the same."""
+    """All worlds in which no two actions have the same direction, and no two letters the same
+    push."""
     pairs = [*product(permutations(range(len(TURNS))), permutations(range(len(PUSHES))))]
     return Beliefs(np.array([turns for turns, _ in pairs]), np.array([push for _, push in pairs]))
 
@@ -138,12 +142,12 @@ def all_worlds() -> Beliefs:
 def elimination_episode(
     env: HiddenDynamicsLake, beliefs: Beliefs, limit: int, rng: Any
 ) -> tuple[bool, Beliefs]:
-    """Play an episode without experience beforehand; returns success and the worlds that no turn
-    contradicts.
+    """Play an episode without prior experience. Returns whether it succeeded, and the worlds that
+    no turn contradicts.
 
-    Each turn takes the two actions with the highest mean worth over the possible worlds, where a
-    win after d more actions is worth 0.8 ** d, and later actions know the world. Ties are broken at
-    random.
+    Each turn takes the two actions with the highest mean value over the possible worlds. A win
+    after d more actions has the value 0.8 ** d, assuming that the later actions are chosen with
+    knowledge of the world. Ties are broken at random.
     """
     for start in range(0, limit, TURN_ACTIONS):
         leads = _leads(env, beliefs)
@@ -166,7 +170,8 @@ def elimination_episode(
 
 
 def _leads(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
-    """The cell that each action leads to, [worlds, actions, cells]; holes and goal keep the player."""
+    """The cell in which each action ends, [worlds, actions, cells]. In a hole or on the goal, the
+    player remains."""
     cells = np.arange(env.size**2)
     tables = np.array([*(moves(env.size, turn) for turn in TURNS), cells])
     ends = np.isin(cells, [*env.lake.holes, env.lake.goal])
@@ -179,7 +184,7 @@ def _leads(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
 
 
 def _worth(env: HiddenDynamicsLake, leads: np.ndarray, left: int) -> np.ndarray:
-    """The worth of each cell with `left` actions left, [worlds, cells]."""
+    """The value of each cell with `left` actions left, [worlds, cells]."""
     worth = np.zeros((len(leads), env.size**2))
     worth[:, env.lake.goal] = 1.0
     worlds = np.arange(len(leads))[:, None, None]

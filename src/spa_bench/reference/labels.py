@@ -1,8 +1,8 @@
-"""Imitation of best play without a language model: a nearest neighbour and a small network, trained
-on as many labels as a method has correct actions.
+"""Imitation of optimal play without a language model: a nearest neighbour and a small network. They
+are trained on as many labels as another method has correct actions.
 
-A label is the first action of best play in a state: at the start of a puzzle, or after some random
-actions. States are one-hot characters of the grid.
+A label is the first optimal action in a state, at the start of a puzzle or after some random
+actions. States are one-hot encoded characters of the grid.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,12 +23,12 @@ LEARNING_RATE = 3e-3
 BATCH = 32
 
 Player = Callable[[str], str]
-"""Chooses the action for a grid."""
+"""A function that chooses the action for a grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A grid and the first action of best play there."""
+    """A grid and the first optimal action in it."""
 
     grid: str
     action: str
@@ -37,7 +37,8 @@ class Label:
 def make_labels(
     env: TextEnv, count: int, *, cap: int, seed: int, held_out: Collection[str]
 ) -> list[Label]:
-    """Make labels of `count` different puzzles that are not in `held_out` (content hashes)."""
+    """Create labels for `count` different puzzles that are not in `held_out` (content hashes). At
+    most `cap` - 1 random actions precede the labelled state."""
     labels = list[Label]()
     puzzles = different_puzzles(env, seed=seed, purpose="labels", held_out=held_out)
     while len(labels) < count:
@@ -57,12 +58,12 @@ def make_labels(
 
 
 def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "G") -> Player:
-    """Build a player that takes the action of the most similar label, for square boards with one
-    goal and one player, whose symbol is one of `players`.
+    """Build a player that takes the action of the most similar label. Boards must be square with
+    one goal and one player, whose symbol is one of `players`.
 
     Boards are aligned at the player. Each differing cell costs 1 / distance², and a displaced goal
-    costs its displacement in rows and columns. Of five measures tried on 4x4 boards, this one wins
-    most.
+    costs its displacement in rows and columns. Of five similarity measures tried on 4x4 boards,
+    this one wins most often.
     """
     width = 2 * labels[0].grid.count("\n") + 1
     middle = width // 2
@@ -82,7 +83,7 @@ def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "
 
 
 def _view(grid: str, players: str) -> np.ndarray:
-    """Flatten a square grid centred on the player, padded with `#` beyond the border."""
+    """Flatten a square grid after centring it on the player. Cells beyond the border are `#`."""
     grid = grid.replace(" ", "")
     size = grid.count("\n") + 1
     place = next(index for index, symbol in enumerate(grid) if symbol in players)
@@ -95,8 +96,8 @@ def _view(grid: str, players: str) -> np.ndarray:
 
 
 def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
-    """Train a network with one hidden layer, using AdamW, on `epochs` passes over the labels;
-    returns its player."""
+    """Train a network with one hidden layer by AdamW for `epochs` passes over the labels. Returns a
+    player that uses it."""
     symbols = sorted({symbol for label in labels for symbol in label.grid})
     actions = sorted({label.action for label in labels})
 
@@ -135,13 +136,13 @@ MIRRORED = {"Left": "Right", "Right": "Left", "Up": "Up", "Down": "Down"}
 
 
 def with_symmetries(labels: Sequence[Label]) -> list[Label]:
-    """Transform labels by the eight symmetries of a square board; actions are transformed, too."""
+    """Transform labels by the eight symmetries of a square board, including their actions."""
     found = list[Label]()
     for label in labels:
         rows = label.grid.split("\n")
         action = label.action
         for _ in range(4):
-            # A quarter turn to the right: the first column, from below, becomes the first row.
+            # A quarter turn to the right makes the first column, read from below, the first row.
             rows = ["".join(column) for column in zip(*reversed(rows), strict=True)]
             action = TURNED[action]
             found.append(Label("\n".join(rows), action))

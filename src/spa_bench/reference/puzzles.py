@@ -1,4 +1,5 @@
-"""The puzzles and moves that baselines learn from. `purpose` names the random stream of the puzzles."""
+"""Puzzles and moves from which baselines learn. `purpose` names the random stream of the
+puzzles."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import count
@@ -15,8 +16,8 @@ T = TypeVar("T")
 def different_puzzles(
     env: TextEnv, *, seed: int, purpose: str, held_out: Collection[str]
 ) -> Iterator[int]:
-    """Reset `env` to one puzzle after another and yield the number of each. Skips puzzles whose
-    content is in `held_out` (hashes) or has come before."""
+    """Reset `env` to one puzzle after another, and yield the number of each. Puzzles are skipped if
+    their content hash is in `held_out` or repeats an earlier puzzle."""
     known = set(held_out)
     for number in count():
         _reset(env, seed, purpose, number)
@@ -29,8 +30,8 @@ def different_puzzles(
 def random_moves(
     env: TextEnv, moves: int, rng: Any, *, seed: int, purpose: str, look: Callable[[], T]
 ) -> Iterator[tuple[T, str]]:
-    """Play `moves` random moves on random puzzles. After each, yield what `look` returned before it,
-    and the action."""
+    """Play `moves` random moves on random puzzles. After each move, yield the value that `look`
+    returned before it, and the action."""
     over = True
     puzzles = count()
     for _ in range(moves):

@@ -1,4 +1,4 @@
-"""Baselines that know what a model would have to learn, or learn it by counting."""
+"""Baselines that know the rules that a model would have to learn, or learn them by counting."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,12 @@ from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa_games.sudoku import Sudoku
 
 Table = Mapping[tuple[str, str], str]
-"""(state key, action) -> key of the most frequent next state."""
+"""Maps (state key, action) to the key of the most frequent next state."""
 
 
 def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
-    """Count the next states of `moves` random moves on random puzzles."""
+    """Count the next states in `moves` random moves on random puzzles, and keep the most frequent
+    ones."""
     counts = defaultdict[tuple[str, str], Counter[str]](Counter)
     rng = stream(seed, "table/moves")
     played = random_moves(env, moves, rng, seed=seed, purpose="table", look=env.state_key)
@@ -31,8 +32,8 @@ def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
 
 
 def table_success(env: TextEnv, table: Table, limit: int) -> bool:
-    """Return whether a breadth-first search over a counted table wins from the current state within
-    `limit` actions. Holes and goal are read from the state's text."""
+    """Return whether a breadth-first search with a counted table wins from the current state within
+    `limit` actions. Holes and goal are read from the state text."""
     text = env.state_text("coords")
 
     def successors(key: str) -> list[tuple[str, str, str]]:
@@ -58,7 +59,7 @@ def table_success(env: TextEnv, table: Table, limit: int) -> bool:
 
 
 def single_candidate(env: TextEnv, rng: Any) -> str | None:
-    """Fill in a Sudoku cell where only one digit fits. None for other games, and if every cell has
+    """Fill in a Sudoku cell in which only one digit fits. None in other games, or if every cell has
     several candidates."""
     if not isinstance(env, Sudoku):
         return None
@@ -72,24 +73,24 @@ def single_candidate(env: TextEnv, rng: Any) -> str | None:
 
 
 def ordinary_plan(env: TextEnv, rng: Any) -> str | None:
-    """Next action of a shortest path around the holes, if every action of a HiddenDynamicsLake did
-    what its name says and letters had no effect. None for other games."""
+    """The next action of a shortest path around the holes of a HiddenDynamicsLake. It assumes that
+    every action does what its name says and that letters have no effect. None in other games."""
     if not isinstance(env, HiddenDynamicsLake):
         return None
     return _planned(env, [name.lower() for name in env.action_names()], rng)
 
 
 def plan_without_letters(env: TextEnv, rng: Any) -> str | None:
-    """Like `ordinary_plan`, but with the true effects of the actions, to show the value of knowing
-    them."""
+    """Like `ordinary_plan`, but with the true effects of the actions, to measure the value of
+    knowing them."""
     if not isinstance(env, HiddenDynamicsLake):
         return None
     return _planned(env, [TURNS[turn] for turn in world_of(env.world)[0]], rng)
 
 
 def _planned(env: HiddenDynamicsLake, directions: Sequence[str], rng: Any) -> str:
-    """First action of a shortest path if the actions lead in these directions; ties are broken at
-    random. If no path is left, a random action."""
+    """The first action of a shortest path if the actions move in these directions. Ties are broken
+    at random. If there is no path, a random action."""
     near = [moves(env.size, direction)[env.player] for direction in directions]
     left = [shortest_path(env.lake, cell) for cell in near]
     known = [steps for steps in left if steps is not None]

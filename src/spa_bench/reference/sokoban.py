@@ -1,4 +1,4 @@
-"""Sokoban policies that know the walls: look-ahead by distances around walls."""
+"""Sokoban policies that know the walls: greedy walk and look-ahead by distances around walls."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,15 +12,15 @@ from spa_games.sokoban import Sokoban
 from spa_games.sokoban_rooms import Room
 
 State = tuple[int, frozenset[int]]
-"""The player's cell and those of the boxes."""
+"""The player's cell and the boxes' cells."""
 
 
 def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
-    """Build the policy that takes the first of up to `depth` moves to the smallest distance; ties go
-    to fewer moves, then are broken at random.
+    """Build a policy that searches up to `depth` moves ahead for the smallest distance, and takes
+    the first of these moves. Ties go to fewer moves, then are broken at random.
 
-    With `remember`, no move leads to a state that the episode has already visited. It knows the
-    rules and the walls, plays rooms with the default names of actions, and returns None in other
+    With `remember`, no move leads to a state that the episode has already visited. The policy knows
+    the rules and the walls. It needs rooms with the default action names, and returns None in other
     games.
     """
     visited = set[State]()
@@ -48,8 +48,8 @@ def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
 
 
 def walk_around_walls(env: TextEnv, rng: Any) -> str | None:
-    """A move to the smallest distance around walls, where a box counts its steps to the target as
-    if it could be pushed from every side; ties are broken at random. None for other games."""
+    """The move to the smallest distance around walls. Here a box counts its steps to the target as
+    if it could be pushed from every side. Ties are broken at random. None in other games."""
     if not isinstance(env, Sokoban):
         return None
     now = env.player, frozenset(env.boxes)
@@ -63,8 +63,8 @@ def walk_around_walls(env: TextEnv, rng: Any) -> str | None:
 
 
 def _least_distance(room: Room, start: State, depth: int, visited: set[State]) -> tuple[float, int]:
-    """The smallest distance within `depth` - 1 moves after `start`, and the number of moves to
-    it."""
+    """The smallest distance within `depth` - 1 moves after `start`, and the number of these
+    moves."""
     found = [(float("inf"), depth)]
     frontier = {start} - visited
     for steps in range(depth):
@@ -79,7 +79,7 @@ def _least_distance(room: Room, start: State, depth: int, visited: set[State]) -
 
 
 def moved(room: Room, state: State, delta: int) -> State:
-    """The state after a move; a blocked move changes nothing."""
+    """The state after a move. A blocked move changes nothing."""
     player, boxes = state
     ahead = player + delta
     if ahead not in room.floor:
@@ -93,13 +93,18 @@ def moved(room: Room, state: State, delta: int) -> State:
 
 
 BoxCosts = Callable[[Room, int], dict[int, int]]
-"""(room, target) -> for each cell, the cost of a box from there to the target."""
+"""A function of (room, target) that returns, for each cell, the cost of moving a box from there to
+the target."""
 
 
 @lru_cache(maxsize=100_000)
 def distance(room: Room, state: State, box_costs: BoxCosts) -> float:
-    """Twice the boxes' cost to the targets, plus the player's steps, around walls and boxes, to a
-    cell from which a push reduces it; infinite if a box cannot get to a target."""
+    """Estimate the distance of a state from the goal.
+
+    It is twice the boxes' total cost to the targets, plus the player's steps to a cell from which a
+    push reduces that cost. The player walks around walls and boxes. Infinite if some box cannot
+    reach a target.
+    """
     player, boxes = state
     if boxes == frozenset(room.targets):
         return 0.0
@@ -118,7 +123,7 @@ def distance(room: Room, state: State, box_costs: BoxCosts) -> float:
         and box + delta not in boxes
         and costs[target].get(box + delta, far) < costs[target].get(box, far)
     ]
-    # No push helps now: farther than every cell.
+    # If no push helps now, use more steps than any cell is away.
     return 2.0 * least + min(near, default=len(room.floor))
 
 
@@ -129,7 +134,8 @@ def _free(room: Room, boxes: frozenset[int], cell: int) -> list[int]:
 
 @lru_cache(maxsize=10_000)
 def pushes_to(room: Room, target: int) -> dict[int, int]:
-    """For each cell, the fewest pushes of a single box to the target, wherever the player is."""
+    """The fewest pushes that bring a single box from each cell to the target, wherever the player
+    is."""
 
     def before(cell: int) -> list[int]:
         return [
@@ -147,7 +153,7 @@ def _steps_to(room: Room, target: int) -> dict[int, int]:
 
 
 def _spread(start: Iterable[int], neighbours: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """Breadth first, the number of steps to every cell."""
+    """The number of steps to every cell that can be reached, by breadth-first search."""
     steps = dict.fromkeys(start, 0)
     queue = deque(steps)
     while queue:

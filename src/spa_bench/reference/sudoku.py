@@ -1,4 +1,4 @@
-"""Sudoku without rules: the solutions of training puzzles, looked up by the clues."""
+"""Sudoku without rules: look up the solution of a training puzzle with the same clues."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -13,7 +13,8 @@ from spa_games.sudoku import Sudoku
 def stored_solutions(
     env: Sudoku, count: int, *, seed: int, held_out: Collection[str]
 ) -> list[list[int]]:
-    """The solutions of `count` different puzzles that are not in `held_out` (content hashes)."""
+    """Collect the solutions of `count` different puzzles that are not in `held_out` (content
+    hashes)."""
     found = list[list[int]]()
     puzzles = different_puzzles(env, seed=seed, purpose="solutions", held_out=held_out)
     for _ in islice(puzzles, count):
@@ -24,8 +25,8 @@ def stored_solutions(
 
 
 def solution_lookup(solutions: Collection[list[int]]) -> NextAction:
-    """Build the policy that copies a stored solution that agrees with the clues, from the first
-    empty cell on; a random action if there is none."""
+    """Build a policy that copies a stored solution that agrees with the clues, from the first empty
+    cell on. Without such a solution, it takes a random action."""
 
     def play(env: TextEnv, rng: Any) -> str | None:
         if not isinstance(env, Sudoku):

@@ -31,7 +31,7 @@ def pretrain_tiny_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pretrain_tiny(options: argparse.Namespace) -> int:
-    """Pretrain the bundled model and print where it is."""
+    """Pretrain the bundled model and print its path. Returns the exit status."""
     from spa_bench.tiny_model.pretrain import STEPS
     from spa_bench.tiny_model.pretrain import pretrain_tiny as recipe
 

@@ -1,12 +1,13 @@
-"""The documents on which the bundled model is pretrained. They teach how to respond, how to quote a
-state, and where cells are relative to each other.
+"""The documents on which the bundled model is pretrained. They teach the response formats, quoting
+a state, and the positions of cells relative to each other.
 
-They replace the abilities of an instruct model. The turns of a conversation are unrelated: each
+These abilities replace those of an instruct model. The turns of a conversation are unrelated: each
 shows the start of another random puzzle. The response quotes the state and "predicts" a corrupted
-copy of it. Its actions depend on its text through random habits: fixed random tables (`HABITS`)
-from cells to action weights, unrelated to the effects of the actions. Other documents state the
-displacement between two cells. No document contains a transition of any environment, and none
-reveals the effect of an action.
+copy of it. Its actions follow random habits: fixed random tables (`HABITS`) from the cells in the
+text to action weights, unrelated to the effects of the actions.
+
+Other documents state the displacement between two cells. No document contains a transition of any
+environment, and none reveals the effect of an action.
 """
 
 import re
@@ -25,18 +26,19 @@ from spa.types import Message
 
 THOUGHTS = ("Let me try this.", "I will see what happens.", "This may work.")
 _CELL = re.compile(r"\(\d,\d\)")
-# The player's cell in a coordinate sentence: the `(1,2)` of `Player (P) is at (1,2)`.
+# Matches the player's cell in a coordinate sentence: the `(1,2)` of `Player (P) is at (1,2)`.
 _PLAYER = re.compile(r"[Pp]layer \(.\) is at (\(\d,\d\))")
 _AFTER_PLAYER = (" in a hole", " on the goal")
-_HABIT_ACTIONS = 3  # actions of a response with tables of their own; later ones use the last table
-# Log-weights of actions, indexed by [position of the action in the response, seen (0) or predicted
-# (1) cell, row, column, action].
+# Number of actions of a response that have their own tables. Later actions use the last table.
+_HABIT_ACTIONS = 3
+# Log-weights of actions, indexed by [position of the action in the response, observed (0) or
+# predicted (1) cell, row, column, action].
 HABITS = np.random.Generator(np.random.PCG64(2024)).normal(0.0, 1.0, (_HABIT_ACTIONS, 2, 10, 10, 4))
 
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A kind of puzzle from which states are sampled, and its weight."""
+    """A kind of puzzle from which states are sampled, with its probability."""
 
     env_type: str
     options: Mapping[str, object]
@@ -57,7 +59,7 @@ GAMES = (
 
 
 class Documents:
-    """An endless stream of documents, sampled from one generator."""
+    """An endless stream of documents, sampled with one random generator."""
 
     def __init__(self, rng: np.random.Generator, *, displacement_share: float = 0.15) -> None:
         self.rng = rng
@@ -79,8 +81,8 @@ class Documents:
         self, env: TextEnv, state_text: StateText, mode: PromptMode
     ) -> tuple[Message, ...]:
         rng = self.rng
-        # Limits and counts vary, so that the model reads them from the prompt instead of learning
-        # one value.
+        # Limits and counts vary, so that the model reads them from the prompt instead of learning a
+        # constant.
         limit = int(rng.choice((1, 2, 3, 3, 3, 4, 5, 5)))
         prompter = Prompter(
             mode=mode,
@@ -93,7 +95,7 @@ class Documents:
         shown: Any = Shown(env, self._state(env, state_text))
         messages = list(prompter.first_messages(shown))
         left = prompter.max_actions_per_traj
-        # Grids take more tokens, so their conversations have fewer turns.
+        # Grids need more tokens, so their conversations have fewer turns.
         turns = (1, 1, 2, 2, 3, 4, 5) if state_text == "coords" else (1, 1, 1, 2)
         for turn in range(1, int(rng.choice(turns)) + 1):
             count = limit if rng.random() < 0.5 else int(rng.integers(1, limit + 1))
@@ -101,17 +103,17 @@ class Documents:
                 {"role": "assistant", "content": self._response(env, prompter, shown.text, count)}
             )
             left = max(1, left - count)
-            # Rewards are random as well, so no document connects an action with its reward.
+            # Rewards are random, too, so no document connects an action with its reward.
             reward = float(rng.choice((0, 0, 0, 1, -0.1, -0.2, 0.9, -0.5)))
             shown = Shown(env, self._state(env, state_text))
             message = prompter.next_message(shown, turn=turn + 1, actions_left=left, reward=reward)
             messages.append(message)
-        # The last message is a prompt without a response, so it is dropped.
+        # Drop the last message, which is a prompt without a response.
         return tuple(messages[:-1])
 
     def _response(self, env: TextEnv, prompter: Prompter, state: str, count: int) -> str:
-        # Random actions come from another puzzle, so that not even the legal actions reveal
-        # anything about the shown state.
+        # The legal actions come from another puzzle, so that not even they reveal anything about
+        # the shown state.
         env.reset(seed=int(self.rng.integers(2**31)))
         predicted = None if prompter.mode == "base" else corrupted(state, self.rng)
         cells = [player_cell(text) for text in (state, predicted) if text is not None]
@@ -121,15 +123,15 @@ class Documents:
         return world_model_response(state, "", predicted, answer)
 
     def _action(self, env: TextEnv, cells: Sequence[tuple[int, int] | None], position: int) -> str:
-        """The response's action at `position`, by habit if the player's cells are known and there
-        are four actions, otherwise random."""
+        """The response's action at `position`. If the player's cells are known and there are four
+        actions, habits determine it, otherwise it is random."""
         names = env.action_names()
-        # Actions depend on the cells in the text, never on the effect of an action.
+        # Actions may depend on the cells in the text, but never on the effects of actions.
         known = [cell for cell in cells if cell is not None]
         if len(known) < len(cells) or len(names) != HABITS.shape[-1]:
             return env.random_action(self.rng)
         tables = HABITS[min(position, _HABIT_ACTIONS - 1)]
-        # A log-linear policy: the weights of the seen and of the predicted cell are added.
+        # A log-linear policy, which adds the weights of the observed and of the predicted cell.
         weights = np.exp(sum(tables[(i, *cell)] for i, cell in enumerate(known)))
         return names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
 
@@ -137,8 +139,7 @@ class Documents:
         env.reset(seed=int(self.rng.integers(2**31)))
         state = env.state_text(state_text)
         if env.unwrapped.__class__.__name__ == "FrozenLake" and self.rng.random() < 0.1:
-            # The words of terminal states are added at random, so that the model learns to copy
-            # them.
+            # Add the words of terminal states at random, so that the model learns to copy them.
             state = f"{state[:-1]}{self.rng.choice(_AFTER_PLAYER)}."
         return state
 
@@ -160,16 +161,19 @@ class Documents:
 
 
 def player_cell(state: str) -> tuple[int, int] | None:
-    """Row and column of the player in a coordinate sentence; None if the sentence does not state
-    the player's cell."""
+    """The player's row and column in a coordinate sentence, or None if the sentence does not
+    contain them."""
     match = _PLAYER.search(state)
     return None if match is None else (int(match.group(1)[1]), int(match.group(1)[3]))
 
 
 def corrupted(state: str, rng: np.random.Generator) -> str:
-    """Return the state with one random part replaced. A cell (usually the player's) becomes a
-    random cell or one that the state names. In a state without cells, a character becomes another
-    of its characters. With probability 0.2 the state is unchanged."""
+    """Return the state with one random part replaced.
+
+    A cell (usually the player's) becomes a random cell or one that the state names. In a state
+    without cells, a character becomes another character of the state. With probability 0.2, the
+    state is unchanged.
+    """
     if rng.random() < 0.2:
         return state
     cells = list(_CELL.finditer(state))
@@ -182,18 +186,18 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
         size = 1 + max(int(digit) for cell in cells for digit in re.findall(r"\d", cell.group()))
         row, column = rng.integers(max(size, 4), size=2)
         named = cells[int(rng.integers(len(cells)))].group()
-        # A cell that the state names already (a hole, the goal) is as likely as a random one.
+        # A cell that the state already names (a hole, the goal) is as likely as a random one.
         new = named if rng.random() < 0.5 else f"({row},{column})"
         return state[: chosen.start()] + new + state[chosen.end() :]
-    # A grid contains no coordinates, so one character is replaced by a character of the same grid.
+    # A grid contains no coordinates, so replace one of its characters by another.
     places = [i for i, character in enumerate(state) if not character.isspace()]
     at = places[int(rng.integers(len(places)))]
     return state[:at] + state[places[int(rng.integers(len(places)))]] + state[at + 1 :]
 
 
 def prompt_texts() -> tuple[list[str], Sequence[str]]:
-    """Prompts of every game in every mode, and the state texts in them, from which the tokenizer's
-    phrases are cut."""
+    """Collect prompts of every game in every mode, and state texts. The tokenizer's phrases are
+    what remains of the prompts after the state texts are cut out."""
     texts = []
     states = []
     for game in GAMES:

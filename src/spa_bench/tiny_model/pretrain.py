@@ -1,9 +1,9 @@
-"""Pretraining of the bundled base model: a Qwen2-architecture language model of about a million
+"""Pretraining of the bundled base model, which has the Qwen2 architecture and about a million
 parameters.
 
-It learns the two response formats, quoting a state, and acting by random habits (see
-`spa_bench.tiny_model.documents`), but nothing about the dynamics of any environment. The same seed
-on the same processor type gives the same weights.
+The model learns the two response formats, to quote a state, and to act by random habits (see
+`spa_bench.tiny_model.documents`). It learns nothing about the dynamics of any environment. On the
+same processor type, the same seed gives the same weights.
 """
 
 import time
@@ -26,12 +26,12 @@ from spa_bench.tiny_model.documents import Documents, prompt_texts
 from spa_bench.tiny_model.tokenizer import build_tokenizer, fixed_phrases
 
 PREFILL = "<think>"
-SCHEDULE = 3000  # length of the learning rate's cosine schedule, in steps
-# Number of steps to train. A base model that follows the schedule to its end fine-tunes worse
+SCHEDULE = 3000  # Length of the learning rate's cosine schedule in steps.
+# Number of training steps. A base model that follows the schedule to its end fine-tunes worse
 # (experiments/0003).
 STEPS = 1300
-# Words that are frequent in prompts get a token each. Other words outside the fixed phrases are
-# encoded as bytes, which makes prompts longer.
+# Frequent words in prompts get one token each. Other words outside the fixed phrases are encoded as
+# bytes, which makes prompts longer.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",
@@ -39,8 +39,8 @@ WORDS = (
     "action", "actions", "state", "turn", "goal", "player", "box", "target",
     "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
 )  # fmt: skip
-# Pieces of responses, split where the format switches between blocks, and pieces of message headers
-# and of states after a move.
+# Pieces of responses, split where one block of the format ends and another begins, and pieces of
+# message headers and of states after a move.
 RESPONSE_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
@@ -60,11 +60,11 @@ def pretrain_tiny(
     lr: float = 3e-3,
     muon_lr: float = 0.02,
 ) -> Path:
-    """Train the base model from scratch (bfloat16, float32 weights) and save it with its tokenizer
-    in `folder`."""
+    """Train the base model from scratch, and save it with its tokenizer in `folder`. Weights are
+    float32, matrix products bfloat16. Returns `folder`."""
     texts, states = prompt_texts()
     sentences = [line for state in states for line in state.splitlines() if "(" in line]
-    # The first call cuts whole states out of the texts. The second call finds the phrases inside
+    # The first call cuts whole states out of the texts. The second finds the phrases inside
     # coordinate sentences.
     phrases = [*fixed_phrases(texts, states), *fixed_phrases(sentences, ()), *RESPONSE_PIECES]
     tokenizer = build_tokenizer([p for p in phrases if p.strip()], WORDS)
@@ -89,12 +89,12 @@ def pretrain_tiny(
     for step in range(steps):
         ids, mask = next(batches)
         optimizer.at(step)
-        # Weights are float32, because the optimizer needs the precision. Matrix products are
+        # The optimizer needs float32 weights for their precision. Only matrix products are
         # bfloat16.
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logprobs, _ = token_logprobs(model, ids, mask)
-        # The mean is over all trained tokens of the batch, so a token has the same weight in a long
-        # and in a short response.
+        # The mean is over all trained tokens of the batch, so every token has the same weight,
+        # whatever the length of its response.
         loss = -logprobs.sum() / mask.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,8 +103,8 @@ def pretrain_tiny(
         tokens += ids.numel()
         speed = tokens / (time.monotonic() - started)
         progress.update(step + 1, {"loss": f"{loss.item():.4f}", "tokens/s": f"{speed:,.0f}"})
-        # Batches of many different lengths fragment the memory, and the C library keeps the freed
-        # parts.
+        # Batches of many different lengths fragment the memory, and the C library does not return
+        # freed memory to the system.
         if step % 100 == 0:
             release_memory()
     progress.close()
@@ -113,7 +113,7 @@ def pretrain_tiny(
 
 
 def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
-    """Build the model with seeded random weights."""
+    """Build the model with random weights that depend on `seed`."""
     config = Qwen2Config(
         vocab_size=vocabulary,
         hidden_size=128,
@@ -128,7 +128,7 @@ def new_model(vocabulary: int, seed: int, tokenizer) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    # fork_rng leaves the caller's random generator as it was.
+    # `fork_rng` preserves the state of the caller's random generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "pretrain/weights"))
         model = Qwen2ForCausalLM(config)
@@ -150,13 +150,14 @@ def document_batches(
     rng: np.random.Generator,
     pool: int = 512,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches of documents of similar length: input_ids int64 [B, T] and mask bool [B, A],
-    with about `max_tokens` tokens. Responses and displacement texts are trained on, prompts are
-    not.
+    """Yield endless batches of documents of similar length, with about `max_tokens` tokens each:
+    input_ids int64 [B, T] and mask bool [B, A].
+
+    Responses and displacement texts are trained on, and prompts are not.
     """
     while True:
-        # Sorting within a pool keeps padding small. The shuffle keeps lengths from decreasing over
-        # the pool.
+        # Sorting within a pool keeps padding small. The shuffle keeps batches from being ordered by
+        # length.
         tokenized = [tokenize(documents.next(), template) for _ in range(pool)]
         lengths = torch.tensor([len(ids) for ids, _ in tokenized])
         rows = list(micro_batches(lengths, rows=None, max_tokens=max_tokens))
@@ -167,14 +168,14 @@ def document_batches(
 def tokenize(
     document: str | tuple[Message, ...], template: ChatTemplate
 ) -> tuple[list[int], list[bool]]:
-    """Tokenize a document: its token ids, and a mask of the tokens that are trained on."""
+    """Tokenize a document into its token ids and a mask of the tokens that are trained on."""
     if isinstance(document, str):
         ids = [*template.encode(document), template.end_id]
-        # No token precedes the first one, so it cannot be predicted.
+        # The first token cannot be predicted, because no token precedes it.
         return ids, [False, *[True] * (len(ids) - 1)]
     ids = template.start(document[:2], PREFILL)
     mask = [False] * len(ids)
-    # Messages alternate: system and first prompt, then response, prompt, response ...
+    # After the system message and the first prompt, responses and prompts alternate.
     for i in range(2, len(document), 2):
         response = template.response_ids(document[i]["content"], PREFILL)
         delta = (
@@ -188,12 +189,12 @@ def tokenize(
 
 
 def padded(sequences: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-pad sequences: ids int64 [B, T], and the mask of trained predictions bool [B, A]."""
+    """Right-pad sequences to ids int64 [B, T] and a mask of trained predictions bool [B, A]."""
     shape = (len(sequences), max(len(ids) for ids, _ in sequences))
     ids = torch.zeros(shape, dtype=torch.int64)
     mask = torch.zeros(shape, dtype=torch.bool)
     for row, (tokens, trained) in enumerate(sequences):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         mask[row, : len(tokens)] = torch.tensor(trained)
-    # mask[:, 1:]: logits at t predict token t + 1, so [B, T] -> [B, A] with A = T - 1.
+    # Logits at t predict token t + 1, so drop the first column: [B, T] -> [B, A] with A = T - 1.
     return ids, mask[:, 1:]

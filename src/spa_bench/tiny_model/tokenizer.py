@@ -1,9 +1,9 @@
-"""The tokenizer of the bundled model. It is byte-level, so that any text can be encoded, and the
-phrases of our prompts are single tokens.
+"""The tokenizer of the bundled model. It is byte-level, so it can encode any text, and phrases of
+the prompts are single tokens.
 
-A prompt split into single words is too long for a model of a million parameters. So every fixed
-phrase of the prompts and state sentences is one token, and so is every cell such as ` (1,2)`.
-Everything else is encoded as known words or, failing that, as bytes.
+A prompt that is split into single words is too long for a model of a million parameters. So every
+fixed phrase of the prompts and state sentences is one token, and so is every cell such as ` (1,2)`.
+All other text is encoded as known words or, if it has none, as bytes.
 """
 
 import re
@@ -19,16 +19,16 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# `(1,2)` or ` (1,2)`: the token includes the space, as in sentences.
+# Matches `(1,2)` and ` (1,2)`. The token includes the space, as in sentences.
 _CELL = r" ?\(\d,\d\)"
-# Text that differs from puzzle to puzzle: cells and single digits.
+# Matches text that differs between puzzles: cells and single digits.
 _VARYING = re.compile(_CELL + r"|\d")
 
 
 def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
-    """Split `texts` at digits, cells and the `varying` strings. Returns the distinct pieces of at
-    least two characters, in order of first appearance."""
-    # Longest first: an alternation takes the first alternative that matches.
+    """Split `texts` at digits, cells and the strings in `varying`. Returns the distinct pieces of
+    at least two characters, in the order of their first appearance."""
+    # Longest first, because an alternation takes the first alternative that matches.
     cut = re.compile(
         "|".join([*map(re.escape, sorted(varying, key=len, reverse=True)), _VARYING.pattern])
     )
@@ -41,21 +41,21 @@ def fixed_phrases(texts: Iterable[str], varying: Iterable[str]) -> list[str]:
 
 
 def build_tokenizer(phrases: Iterable[str], words: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Build a byte-level tokenizer that knows these phrases, and these words with and without a
-    leading space."""
-    # Longest first: a phrase inside a longer one must come after it in the pattern below.
+    """Build a byte-level tokenizer that has a token for each of these phrases, and for each of
+    these words with and without a leading space."""
+    # Longest first, so that a phrase inside a longer one comes after it in the pattern below.
     phrases = sorted(dict.fromkeys(phrases), key=len, reverse=True)
     cells = [f" ({row},{column})" for row in range(10) for column in range(10)]
     known = [*phrases, *cells, *(form for word in words for form in (word, " " + word))]
     encoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocabulary: dict[str, int] = {}
-    # All 256 bytes are in the vocabulary, so that any text has an encoding.
+    # The vocabulary has all 256 bytes, so that any text can be encoded.
     for text in [PAD, START, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]:
         vocabulary[text] = len(vocabulary)
     for text in known:
         vocabulary.setdefault(_byte_characters(encoder, text), len(vocabulary))
-    # ignore_merges: a piece in the vocabulary is one token. Any other piece is split into its
-    # bytes.
+    # With `ignore_merges`, a piece in the vocabulary is one token. Any other piece is split into
+    # its bytes.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     pattern = "|".join(
         [*(re.escape(p) for p in phrases), _CELL, r" ?[A-Za-z]+", r"\d", r"\s", r"[^\sA-Za-z\d]"]
