@@ -189,7 +189,7 @@ class Game2048(TextEnv):
         return self.legal_actions()[:1]
 
     def legend(self) -> dict[str, str]:
-        """Symbol -> meaning, for the only symbol that is not a number."""
+        """The meaning of `_`, the only symbol that is not a number."""
         return {"_": "empty cell"}
 
     def instruction(self, mode: StateText) -> str:

@@ -443,7 +443,7 @@ class Sudoku(TextEnv):
 
     def constraint_problem(self) -> dict[str, Variable]:
         """Return each cell as a variable, row by row. Its neighbours are the other cells of its
-        row, then those of its column and its box."""
+        row, its column and its box, in this order."""
         size = self.size
         # A 16x16 board has row and column numbers of two digits, so a key needs a separator.
         mark = "" if size < 10 else "."

@@ -269,7 +269,7 @@ def _average(rows: Sequence[dict[int, float]]) -> tuple[tuple[Point, ...], tuple
         for step, value in row.items():
             at[step].append(value)
     # Show only steps that every seed has, so that the mean does not jump where one seed lags
-    # behind. If no step is common to all seeds, average those available at each step.
+    # behind. If no step is common to all seeds, average the values available at each step.
     steps = sorted(step for step, values in at.items() if len(values) == len(rows)) or sorted(at)
     points = tuple((float(step), sum(at[step]) / len(at[step])) for step in steps)
     return points, tuple((min(at[step]), max(at[step])) for step in steps) if len(rows) > 1 else ()

@@ -88,7 +88,7 @@ def run_row(path: Path, now: float) -> RunRow | None:
         return RunRow(name, state, result, seeds, duration, lines, printable(str(commit)), left)
     except NoRunError:
         return None
-    except Exception as error:  # noqa: BLE001 - a file may hold anything, and other runs are to be listed
+    except Exception as error:  # noqa: BLE001 - a file may contain anything, and the other runs must be listed
         return RunRow(
             printable(path.name), "unreadable", printable(problem_text(error))[:120], "", ""
         )

@@ -315,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
         names = fields.get("run") or list(self._library.places())[: self._library.single]
         try:
             answer = self._data(address.path, query, names)
-        except Exception as error:  # noqa: BLE001 - a file of a run may hold anything, and other runs are to be shown
+        except Exception as error:  # noqa: BLE001 - a file may contain anything, and other runs must be shown
             return self._say(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"Cannot read the run: {problem_text(error)}"
             )
@@ -426,7 +426,7 @@ def export(viewer: Viewer, path: Path, *, limit: int = 200) -> int:
         # The exported page contains only these examples, so it must not offer others.
         examples["files"] = examples["files"][:1]
         examples["total"] = len(examples["examples"])
-    except Exception as error:  # noqa: BLE001 - a file may hold anything, and the episodes are to be shown
+    except Exception as error:  # noqa: BLE001 - a file may contain anything, and the episodes must be shown
         _LOGGER.warning(
             "the page of %s has no curves, because a file is unreadable: %s",
             viewer.index.root,

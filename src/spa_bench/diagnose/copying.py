@@ -39,11 +39,12 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     """Negative log-likelihood of copied and changed tokens of predicted states, over training
     steps.
 
-    `why_not` is the reason why there is no result, or "". `steps` has one row per step, grouped by
-    split (`train`, `val`, or "" in files of other stacks). A row has `step` and, for each of KINDS,
-    `tokens`, `nll` (mean in nats) and `right`. The latter is the share of correct tokens among
-    those with a known true state, or None. `falls` maps each split to the result of `fall` for its
-    first and last step.
+    * `why_not`: the reason why there is no result, or "".
+    * `steps`: one row per step, grouped by split (`train`, `val`, or "" in files of other stacks).
+      A row has `step` and, for each of KINDS, `tokens`, `nll` (mean in nats) and `right`. The share
+      `right` counts correct tokens among the tokens with a known true state, and is None if there
+      are none.
+    * `falls`: for each split, the result of `fall` for its first and last step.
 
     The log-probs score the text that the model wrote, not the true state. So read `nll` together
     with `right`.

@@ -206,9 +206,9 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Count all responses, the empty ones, and the responses by tag.
 
-    For every tag that occurs, `responses` counts the responses with the tag. `broken` counts those
-    among them without exactly one closed block. `lacking` counts responses without the tag although
-    an earlier message asks for it.
+    For every tag that occurs, `responses` counts the responses with the tag. Of these, `broken`
+    counts the responses without exactly one closed block. `lacking` counts responses without the
+    tag although an earlier message asks for it.
     """
     responses = [response for rollout in rollouts for response in rollout.responses]
     tags = {}

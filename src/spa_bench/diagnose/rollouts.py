@@ -207,7 +207,7 @@ def read_row(row: Any, where: str) -> Rollout:
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
-        # TRL's tables of completions have the key `advantage`. Other rows of TRL look like those of
+        # TRL's tables of completions have the key `advantage`. Other rows of TRL look like rows of
         # verifiers.
         table = "advantage" in row
         stack = "TRL" if table else "verifiers or TRL"

@@ -476,7 +476,7 @@ def solvable_puzzles(
     that use most of the allowed actions.
 
     `within` and `ample` are the success rates of the optimal policy within `allowed` actions and
-    within four times as many.
+    within four times that number.
     """
     used = now(rows, f"train/{tag}/num_actions")
     if used is None or used < MOST_ACTIONS * allowed or ample - within <= SOLVABLE:

@@ -82,7 +82,7 @@ def solvable_within_limit(ppo: StageFolder) -> list[tuple[str, int, float, float
     """Measure the optimal policy of each tag on validation puzzles.
 
     Returns the tag, the allowed number of actions, and the success rates within that number and
-    within four times as many. Tags without a known optimal policy are omitted, and so are games
+    within four times that number. Tags without a known optimal policy are omitted, and so are games
     that cannot be created here.
     """
     try:

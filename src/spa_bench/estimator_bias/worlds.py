@@ -26,7 +26,7 @@ class World:
     text: str
     start: str
     actions: Mapping[str, Mapping[str, tuple[Outcome, ...]]]  # state -> action -> outcomes
-    logits: Mapping[str, tuple[float, ...]]  # state -> one per action, in their order
+    logits: Mapping[str, tuple[float, ...]]  # state -> logits, in the order of `actions`
     max_turns: int = 4
 
     @property

@@ -274,7 +274,7 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
-    """Rows of tabular Q-learning after as many environment steps as the budget. Q-learning uses no
+    """Rows of tabular Q-learning, which takes the environment steps of the budget. It uses no
     tokens, so the table of tokens has the same rows."""
     q_learning = result.get("q_learning", {})
     rows = []

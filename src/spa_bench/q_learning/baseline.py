@@ -42,8 +42,8 @@ def _puzzles(cfg: Config) -> str:
 
 
 def comparison_lines(trainings: Sequence[TrainingRun]) -> list[str]:
-    """Describe the results of tabular Q-learning after as many actions as each of these training
-    runs took."""
+    """Describe the results of tabular Q-learning that takes the same number of actions as each of
+    these training runs."""
     lines = []
     for seed, training in enumerate(trainings):
         # The budget is what the training run had used at its last PPO step, self-play included.

@@ -1,10 +1,10 @@
 """The documents on which the bundled model is pretrained. They teach the response formats, quoting
 a state, and the positions of cells relative to each other.
 
-These abilities replace those of an instruct model. The turns of a conversation are unrelated: each
-shows the start of another random puzzle. The response quotes the state and "predicts" a corrupted
-copy of it. Its actions follow random habits: fixed random tables (`HABITS`) from the cells in the
-text to action weights, unrelated to the effects of the actions.
+They take the place of instruction tuning. The turns of a conversation are unrelated: each shows the
+start of another random puzzle. The response quotes the state and "predicts" a corrupted copy of it.
+Its actions follow random habits: fixed random tables (`HABITS`) from the cells in the text to
+action weights, unrelated to the effects of the actions.
 
 Other documents state the displacement between two cells. No document contains a transition of any
 environment, and none reveals the effect of an action.

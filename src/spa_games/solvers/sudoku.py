@@ -89,8 +89,8 @@ def stays_unique(board: Board, size: int, cell: int) -> bool:
     """Return whether `board`, which has one solution, still has only one without the digit of
     `cell`.
 
-    A second solution would have another digit in `cell`, so it suffices to search with each of
-    those.
+    A second solution would have another digit in `cell`, so it suffices to try the other digits
+    there.
     """
     before = board[:cell]
     after = board[cell + 1 :]
