@@ -1,4 +1,4 @@
-"""A launcher's job: one stage or a run of all stages, started in the same way on every rank."""
+"""Jobs that a launcher starts in the same way on every rank: one stage, or a run of all stages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +58,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     """Check a job for predictable failures, and yield the configuration to run it with: `cfg` with
     precision and token budgets resolved. Raises TrainingError if code outside spa exits."""
     folders = pipeline.every_folder(cfg)
-    # Rank 0 chooses, since another rank may run on another CPU, but all must compute in one
+    # Rank 0 chooses for all ranks: their CPUs may differ, but all must compute in the same
     # precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
     gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
@@ -71,8 +71,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     try:
         yield cfg
     except (SystemExit, GeneratorExit) as error:
-        # The user's code (a template, tracker or function) called exit. After `sys.exit(0)` the run
-        # would look successful.
+        # The user's code (a template, tracker or function) called exit. It is reported as an error,
+        # because after `sys.exit(0)` the run would look successful.
         raise TrainingError(
             f"code outside spa ended the run with {type(error).__name__}({error}). Add --debug to see "
             "where, and run the same command again to resume from the last checkpoint."
@@ -80,8 +80,8 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
 
 
 def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
-    """Return the number of failed episodes and the number of all episodes in a job's stages, as
-    recorded in their metrics."""
+    """Return the number of failed episodes and of all episodes, as recorded in the metrics of the
+    job's stages."""
     folders = dict(zip(("generate", "sft", "ppo"), pipeline.stage_folders(cfg), strict=True))
     lost = played = 0.0
     for folder in pipeline.every_folder(cfg) if job.stage == "run" else [folders[job.stage]]:

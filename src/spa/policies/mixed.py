@@ -52,10 +52,10 @@ class MixedEngine:
 
 
 def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
-    """A mixture in which `other` takes each turn with probability `epsilon`, sampled from the
-    turn's own stream, and `player` takes the rest."""
-    # The choice has its own stream, so `player` responds to a prompt in the same way for every
-    # `epsilon`.
+    """Return a mixture in which `other` plays each turn with probability `epsilon`, and `player`
+    plays the other turns."""
+    # The choice uses its own random stream. The response of `player` to a prompt therefore does not
+    # depend on `epsilon`.
     return MixedEngine(
         (player, other), lambda prompt: int(stream(prompt.seed, "epsilon").random() < epsilon)
     )

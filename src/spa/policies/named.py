@@ -1,5 +1,5 @@
-"""Policies that self-play and evaluations can name: built-in ones, such as the environment's own
-solver, and those of other packages."""
+"""Registry of policies without a model, for self-play and evaluation: random play, the
+environment's own solver, and policies of other packages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Prompt
 
 FAR = 64
-"""Number of actions that a solver looks ahead. It is large, because on slippery ice a few actions
-may not be enough to reach the goal."""
+"""Number of actions that a solver may plan. It is large, because on slippery ice a path of few
+actions may not reach the goal."""
 
 
 def require_solver(env: TextEnv, tag: str) -> None:
@@ -28,11 +28,11 @@ def require_solver(env: TextEnv, tag: str) -> None:
 
 
 def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """An engine that plays optimally, using the environment's own solver
-    (`TextEnv.expert_actions`), in the format of the prompt.
+    """Return an engine that plays the actions of the environment's own solver
+    (`TextEnv.expert_actions`), in the format that the prompt asks for.
 
-    In a game of chance, the solver returns one action at a time, so an episode has no more actions
-    than turns. From a state without a path to the goal, the engine takes a uniformly random action.
+    In a game of chance, the solver returns one action at a time, so each turn has one action. From
+    a state without a path to the goal, the engine plays a uniformly random action.
     """
 
     def response(prompt: Prompt) -> str:

@@ -1,7 +1,7 @@
-"""Policies without a model: scripted responses and random legal play. They work without tokens.
+"""Policies without a model: scripted responses and random legal play.
 
-With a chat template, responses are tokenized and get a log-prob of zero, so that every loop can be
-run and tested.
+They need no tokenizer. With a chat template, responses are also tokenized, with a log-prob of 0 for
+every token, so that training loops can use them.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,8 +65,8 @@ class ScriptedEngine:
 
 
 def random_engine(template: ChatTemplate | None = None, *, max_actions: int) -> ScriptedEngine:
-    """An engine that plays uniformly random legal actions, one to `max_actions` of them but no more
-    than the prompt allows, in the format of the prompt."""
+    """Return an engine that plays uniformly random legal actions, in the format that the prompt
+    asks for. Each turn has 1 to `max_actions` actions, but no more than the prompt allows."""
 
     def response(prompt: Prompt) -> str:
         rng = np.random.Generator(np.random.PCG64(prompt.seed))

@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def weights_source(path: str, resume: Path | None, settings: ModelConfig) -> str:
-    """Return where a policy's weights are loaded from: the checkpoint `resume` if given, otherwise
-    `path`.
+    """Return the model name or folder from which a policy's weights are loaded: the checkpoint
+    `resume` if given, otherwise `path`.
 
-    With LoRA it is always `path`, the base weights; the checkpoint's adapters are loaded later.
+    With LoRA it is always `path`, the base model. The checkpoint contains merged weights, and its
+    adapters are loaded separately.
     """
     return str(resume) if resume and settings.lora_rank == 0 else path
 
@@ -42,8 +43,11 @@ def build_policy(
     seed: int,
     resume: Path | None = None,
 ) -> tuple[Any, ChatTemplate]:
-    """Build the policy for training from the checkpoint `resume` if given, otherwise from `path`;
-    return it with its chat template."""
+    """Load the policy, prepare it for training, and return it with its chat template.
+
+    The weights come from the checkpoint `resume` if given, otherwise from `path`, a model name or
+    folder. `seed` initializes new LoRA adapters.
+    """
     for note in translated("model_notes", path):
         log.warning("%s", note)
     model, template = load_actor(cfg, weights_source(path, resume, settings), device, settings)
@@ -62,13 +66,17 @@ def build_critic(
     seed: int,
     resume: Path | None = None,
 ) -> Trainable:
-    """Build the critic with its optimizer: a new head on the body of `path`, or the critic saved at
-    the checkpoint `resume`."""
+    """Build the critic and its optimizer.
+
+    The critic is loaded from the checkpoint `resume` if given. Otherwise it is the model `path`
+    with a new value head, initialized from `seed`. `total` is the number of PPO steps, for the
+    learning-rate schedule.
+    """
     settings = cfg.model
     saved = resume / "critic" if resume else None
     weights = saved if settings.lora_rank == 0 else None
-    # A model with its own Python code has no class for the body alone, so it is loaded from `path`
-    # first and gets the saved body afterwards.
+    # Custom model code (`trust_remote_code`) has no class for a body without a head. Such a critic
+    # is loaded from `path` first, and then gets the saved body.
     own_code = settings.trust_remote_code
     source = str(weights) if weights and not own_code else path
     attention = pick_attention(
@@ -122,10 +130,13 @@ def trainable(
     grad_clip: float,
     played: bool = False,
 ) -> Trainable:
-    """Distribute the model over the ranks, then call `optimizer` to make its optimizer. played:
-    whether engines sample from the model."""
+    """Distribute the model over the ranks, and create its optimizer by calling `optimizer`.
+
+    Set `played` if engines sample from the model: each rank then keeps a full copy of a sharded
+    model.
+    """
     autocast = pick_autocast(dtype, device)
-    # The optimizer is made last, since shards are new parameters.
+    # Sharding replaces the parameters, so the optimizer is created afterwards.
     parallel = parallelize(model, strategy, sharding, autocast=autocast, played=played)
     return Trainable(
         model=model,
@@ -167,9 +178,9 @@ def parallelize(
 
 
 def ppo_optimizer(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer:
-    """AdamW with the configured schedule. `total`, warm-up and schedule count PPO steps, not
-    mini-batches."""
-    # With -1, the default, the ratio determines the warm-up.
+    """Create AdamW with the configured learning-rate schedule. The schedule covers `total` PPO
+    steps, not mini-batches."""
+    # A negative number of steps (-1 is the default) means that the ratio sets the warm-up.
     warmup = (
         optim.lr_warmup_steps
         if optim.lr_warmup_steps >= 0
@@ -185,7 +196,8 @@ def ppo_optimizer(model: nn.Module, optim: OptimConfig, total: int) -> Optimizer
 
 
 def sft_optimizer(model: nn.Module, optim: SFTOptimConfig, total: int) -> Optimizer:
-    """AdamW or Muon, with warm-up and a cosine (or constant) schedule over `total` steps."""
+    """Create AdamW or Muon, with warm-up and a cosine or constant schedule over `total` optimizer
+    steps."""
     return make_optimizer(
         model,
         name=optim.name,
@@ -205,8 +217,8 @@ def _schedule(kind: str, total: int, warmup: int, *, floor: float = 0.0) -> Call
 
 
 def check_optimizer(name: str, strategy: Strategy) -> None:
-    """Raise ConfigError for an optimizer that needs full matrices if each rank has only a shard of
-    them."""
+    """Raise ConfigError if the optimizer `name` needs full weight matrices (Muon) but `strategy`
+    shards them over several ranks."""
     if name == "muon" and strategy != "ddp" and current_world().size > 1:
         raise ConfigError(
             "sft.optim.name=muon needs unsharded weight matrices. With several ranks, set "

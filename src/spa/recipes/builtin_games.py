@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 # Number of puzzles whose first states give a game's vocabulary.
 PUZZLES = 20
-# Words and symbols without numbers, so that a larger board is the same game: "P at (0,2)" has P,
-# at, (, the comma and ).
+# Words and single symbols. Numbers are left out, so that the vocabulary does not depend on the
+# board's size: "P at (0,2)" gives P, at, the comma and both parentheses.
 _WORD = re.compile(r"[^\W\d]+|[^\w\s]")
 
 
@@ -33,7 +33,8 @@ def unknown_game(cfg: Config) -> str:
 
 
 def unknown_game_warning(tag: str) -> str:
-    """Return a warning that the bundled model was not trained on a game, with advice."""
+    """Return a warning that the bundled model was not trained on the game `tag`, and advice on what
+    to use instead."""
     return (
         f"{BUILTIN} was not trained for {tag}: it knows only the actions and states of "
         f"{', '.join(BUILTIN_GAMES)}. It can learn a small game whose states read "
@@ -65,7 +66,7 @@ def _is_known(cfg: Config, tag: str) -> bool:
 
 
 def _vocabulary(env: TextEnv, mode: StateText) -> tuple[tuple[str, ...], set[str]]:
-    """The names of the actions, and the words and symbols in the initial states of `PUZZLES`
+    """Return the action names, and all words and symbols in the initial states of `PUZZLES`
     puzzles."""
     words: set[str] = set()
     for seed in range(PUZZLES):

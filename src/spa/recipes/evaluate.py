@@ -1,10 +1,10 @@
 """Evaluate a policy on unseen puzzles: Pass@1, unbiased Pass@k, and rollout metrics.
 
-Puzzles, noise and sampling are the same as in validation during training (`seed.val`), so the last
-checkpoint of a run gets the score that its last validation reported, provided that validation made
-one pass (`trainer.validation_steps`). Set `seed.val=...` for other puzzles. Groups are played in
-fixed chunks, and each finished chunk is saved at once: an interrupted evaluation can be resumed and
-then writes the same result, byte for byte.
+Puzzles, noise and sampling are those of validation during training (`seed.val`). The last
+checkpoint of a run therefore gets the score of its last validation if `trainer.validation_steps` is
+1. Set `seed.val` to evaluate on other puzzles. Groups are played in fixed chunks, and each chunk is
+saved when it is finished. An interrupted evaluation can therefore be resumed, and writes the same
+result, byte for byte.
 """
 
 import logging
@@ -46,8 +46,8 @@ from spa.types import Engine, Episode, tokens_in
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Number of responses sampled together. It affects results: it determines the batches, and with
-them the numerics."""
+"""Number of responses sampled in parallel. Results depend on it, because the batch size affects
+floating-point rounding."""
 HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
@@ -108,7 +108,8 @@ def evaluate_target(
 
 
 def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None) -> Evaluation:
-    """Find the puzzles to play, and what an earlier evaluation with the same settings has saved."""
+    """Select the puzzles to play, and load the groups that an earlier evaluation with the same
+    settings has finished."""
     output.parent.mkdir(parents=True, exist_ok=True)
     target = behind_api(cfg, target)
     # On a CPU, `auto` is resolved to a precision here, because the result depends on it.
@@ -123,8 +124,8 @@ def resolve(cfg: Config, target: Target, output: Path, eval_set: EvalSet | None)
     known = training_hashes(target.run) if target.run else frozenset()
     puzzles, seen = unseen_puzzles(cfg, worker, known, eval_set)
     identity = eval_identity(cfg, target)
-    # The key protects saved groups: an evaluation resumes from them only if all its settings except
-    # the number of groups are the same.
+    # Saved groups are reused only under the same key, that is, if all settings except the number of
+    # groups are equal.
     key = groups_key(identity, side_by_side(cfg))
     if eval_set is not None:
         key = f"{key} {eval_set.digest[:16]}"
@@ -162,8 +163,8 @@ def score(
     target = evaluation.target
     puzzles = evaluation.puzzles
     eval_set = evaluation.eval_set
-    # The bundled model was pretrained without transitions of any puzzle, so it has no training
-    # puzzles that could be unknown.
+    # The bundled model was not pretrained on transitions of any puzzle. The list of its training
+    # puzzles is therefore complete.
     complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
     trained = sum(puzzle.hash in evaluation.known for puzzle in puzzles)
     result: dict[str, Any] = {
@@ -176,7 +177,7 @@ def score(
             "played": len(groups),
             "seen_in_training": evaluation.seen,
             "training_puzzles_known": len(evaluation.known) if complete else None,
-            # Above 0 only in games with few puzzles, where training puzzles are not left out.
+            # Above 0 only in games with few puzzles, whose evaluation includes training puzzles.
             **({"trained_on": trained} if trained else {}),
         },
         "tags": {
@@ -265,8 +266,11 @@ def play_puzzles(
 
 
 def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -> dict[str, str]:
-    """Return the rates over the finished groups, as text by name, for the progress line. states:
-    whether responses contain predictions."""
+    """Return the values for the progress line as formatted text by name: success, format and
+    prediction rates of the finished groups, and tokens per second.
+
+    The prediction rate is included only if responses contain predictions (`states`).
+    """
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     if not attempts:
         return {}
@@ -282,7 +286,8 @@ def so_far(groups: Sequence[Group], tokens_per_second: float, *, states: bool) -
 def grouped(
     episodes: Sequence[Episode], chunk: Sequence[Puzzle], samples: int, worker: setup.RolloutWorker
 ) -> list[Group]:
-    """Group episodes by puzzle; each puzzle of `chunk` has `samples` consecutive episodes."""
+    """Group episodes by puzzle. `episodes` has `samples` consecutive episodes for each puzzle of
+    `chunk`, in the same order."""
     groups = [
         group_of(
             episodes[i * samples : (i + 1) * samples],
@@ -297,8 +302,8 @@ def grouped(
 
 
 def eval_identity(cfg: Config, target: Target) -> Fingerprint:
-    """Fingerprint of an evaluation. Among the models behind an API, only the settings of the
-    evaluated one are included."""
+    """Return the fingerprint of an evaluation. It leaves out the settings of API models other than
+    the evaluated one."""
     complete = fingerprint_of(replace(cfg, model_path=target.model or target.name), "eval")
     asked = {
         name: value
@@ -310,13 +315,14 @@ def eval_identity(cfg: Config, target: Target) -> Fingerprint:
 
 
 def side_by_side(cfg: Config) -> int:
-    """Number of episodes played at a time: fewer if several responses are sampled in each turn."""
+    """Return the number of episodes to play in parallel: `CHUNK` divided by the number of responses
+    that are sampled per turn."""
     return max(1, CHUNK // cfg.imagine.rows)
 
 
 def groups_key(identity: Fingerprint, episodes: int) -> str:
-    """Return the key under which groups are saved: a hash of all settings that a group's outcome
-    depends on, and the number of `episodes` played at a time."""
+    """Return the key under which groups are saved: a hash of all settings that affect the outcome
+    of a group, followed by `episodes`, the number of episodes played in parallel."""
     # The number of groups is not part of the key, so that finished groups are reused when more are
     # requested.
     kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}

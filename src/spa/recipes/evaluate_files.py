@@ -28,8 +28,10 @@ def write_result(output: Path, result: dict[str, Any]) -> None:
 
 
 class Store:
-    """Finished groups in a JSON Lines file. Its first line records the settings; a file with
-    different settings is archived when the first group is added."""
+    """Finished groups of an evaluation, in a JSON Lines file whose first line is the settings key.
+
+    A file with another key is archived when the first group is added.
+    """
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self._settings = path, settings
@@ -41,7 +43,7 @@ class Store:
         return bool(self._groups)
 
     def find(self, chunk: Sequence[Puzzle]) -> list[Group] | None:
-        """The groups of a chunk if all of them are finished, otherwise None."""
+        """Return the groups of a chunk if all of them are finished, otherwise None."""
         stored = [self._groups.get((p.specs[0].tag, p.hash, p.specs[0].group)) for p in chunk]
         groups = [group for group in stored if group is not None and group.complete]
         return groups if len(groups) == len(chunk) else None
@@ -75,14 +77,16 @@ class Store:
             except (TypeError, KeyError):
                 continue
             self._groups[group.tag, group.puzzle_hash, group.group] = group
-        # A kill may have cut off the last line; the next group then starts a new line.
+        # If a killed process left the last line incomplete, end it, so that the next group starts a
+        # new line.
         end_last_line(self.path)
         return True
 
 
 class EpisodeFile:
-    """The episodes of an evaluation in a JSON Lines file, and its configuration two folders above,
-    for the viewer and the report."""
+    """The episodes of an evaluation in the JSON Lines file `path`. The viewer and the report also
+    need its configuration, which is written to config.yaml in the folder above the file's
+    folder."""
 
     def __init__(self, path: Path, config: str, *, continued: bool) -> None:
         self.path, self._config = path, config
@@ -91,9 +95,11 @@ class EpisodeFile:
         self._names = set[str]()
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Append episodes, replacing any with the same ids: a killed evaluation leaves some behind,
-        and failed episodes are played again. The first call archives a file that was written with
-        different settings."""
+        """Append episodes, and remove earlier ones with the same ids.
+
+        Such episodes remain from a killed evaluation, or failed and were played again. The first
+        call archives a file that was written with different settings.
+        """
         if not self._begun:
             self._begin()
         names = {episode.episode_id for episode in episodes}
@@ -114,7 +120,8 @@ class EpisodeFile:
         self._begun = True
 
     def _keep(self, wanted: Callable[[str], bool]) -> None:
-        """Rewrite the file with the complete lines of the wanted episodes."""
+        """Rewrite the file with only the episodes for whose id `wanted` returns True. Incomplete
+        lines are dropped."""
         kept = [
             (line, name)
             for line, row in read_lines(self.path)
@@ -133,9 +140,12 @@ def kept_responses(output: Path) -> int:
 def usage(
     responses: Path, prices: tuple[float, float] | None, episodes: Set[str]
 ) -> dict[str, float]:
-    """Sum the API usage of these episodes: requests, retries, tokens, empty responses, and the cost if
-    prices are given. The file may contain other episodes, from an earlier evaluation of more
-    puzzles."""
+    """Sum the API usage of `episodes` (ids): requests, retries, empty responses, tokens, and the
+    cost if `prices` are given, per million input and output tokens.
+
+    The file `responses` may also contain other episodes, from an earlier evaluation of more
+    puzzles.
+    """
     kept = [row for _, row in read_lines(responses)] if responses.is_file() else []
     # A planner's prompts have the id of their episode, followed by # and a suffix.
     rows = [row for row in kept if str(row.get("episode")).partition("#")[0] in episodes]

@@ -1,5 +1,5 @@
-"""Find the puzzles of an evaluation: which are unseen, how hard they are, and whether reference
-policies solve them."""
+"""Select the unseen puzzles of an evaluation, and determine their difficulty and the success of
+reference policies on them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,14 +17,15 @@ from spa.recipes import setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A puzzle before it is played, with the episodes to play."""
+    """A puzzle to evaluate on, and the episodes to play on it."""
 
     hash: str
     difficulty: int | None
     difficulty_unit: str
-    best: float | None  # success of the optimal policy; None if unknown or in the tag's card
-    # Whether each reference policy wins; None if it is not available, {} if the tag has reference
-    # scores.
+    # Success rate of the optimal policy; None if unknown or if the tag has reference scores.
+    best: float | None
+    # Reference policy -> whether it wins, or None if it is not available. Empty if the tag has
+    # reference scores.
     references: dict[str, bool | None]
     specs: tuple[EpisodeSpec, ...]
 
@@ -83,7 +84,8 @@ def unseen_puzzles(
 
 
 def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[str]) -> None:
-    """Raise DataError if a puzzle of an evaluation set has changed, or was trained on."""
+    """Raise DataError if puzzle `number` of an evaluation set has changed or was trained on.
+    `content` is its hash now; `known` has the hashes of all training puzzles."""
     if content != eval_set.puzzle_hashes[number]:
         raise DataError(
             f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
@@ -129,8 +131,11 @@ def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | No
 
 
 def reference_scores(cfg: Config) -> dict[str, float]:
-    """Return the success rates on the validation puzzles by name: of each reference policy, with
-    one episode per puzzle, and of the optimal policy (`optimum`). Unknown rates are left out."""
+    """Return the success rate on the validation puzzles for each reference policy and for the
+    optimal policy (`optimum`), by name.
+
+    Reference policies play one episode per puzzle. Unknown rates are left out.
+    """
     worker = setup.make_worker(cfg, None, mode=cfg.ctx_manager.mode)
     best = list[float | None]()
     wins = list[dict[str, bool | None]]()
@@ -147,7 +152,7 @@ def reference_scores(cfg: Config) -> dict[str, float]:
 
 
 def card_of(cfg: Config, tag: str) -> Card | None:
-    """The reference scores of a tag; None unless they were measured with the same options and
-    action limit."""
+    """Return the reference scores of a tag, or None if none were measured with its current options
+    and action limit."""
     spec = cfg.custom_envs[tag]
     return card_with(tag, spec.env_type, spec.env_config, cfg.most_actions(tag))

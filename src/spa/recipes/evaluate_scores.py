@@ -18,8 +18,11 @@ from spa.types import SamplingParams
 
 
 def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str, Any]:
-    """Return the settings that readers of the result need to know. api: the entry of `model_info`
-    that plays; its `generation_kwargs` override `sampling`, and null means the server's default."""
+    """Return the settings to record in the result file.
+
+    `api` is the entry of `model_info` that is evaluated, if any. Its `generation_kwargs` override
+    `sampling`; a null there stands for the server's default.
+    """
     val = cfg.es_manager.val
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}
     if "max_completion_tokens" in given:
@@ -45,8 +48,8 @@ def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str
 
 
 def writes_states(cfg: Config, target: Target) -> bool:
-    """Return whether responses contain observations and predictions. A scripted policy's responses
-    contain only placeholders."""
+    """Return whether responses contain observations and predictions to score. Those of policies
+    without a model are only placeholders."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
 
@@ -59,10 +62,11 @@ def tag_result(
     states: bool,
     puzzles: Sequence[Puzzle],
 ) -> dict[str, Any]:
-    """Return the metrics of a tag, with the success of the optimum and of the reference policies.
+    """Return the metrics of a tag, with the success rates of the optimal policy and of the
+    reference policies.
 
-    states: whether responses contain states; if so, world-model metrics are included. The optimum
-    and the reference policies come from the tag's reference scores, or else from `puzzles`.
+    These rates come from the tag's reference scores if there are any, otherwise they are averages
+    over `puzzles`. World-model metrics are included if responses contain states (`states`).
     """
     card = card_of(cfg, tag)
     report = play_report(groups, ks=ks, world_model=states)

@@ -30,7 +30,7 @@ that cannot read the current state has nothing to predict from."""
 # If at least this share of the responses is cut off, the advice on a bad format names the length
 # limit as a cause.
 MANY_CUT_OFF = 0.1
-RISE = 1.05  # factor of the validation loss; a smaller rise counts as noise
+RISE = 1.05  # the validation loss counts as risen above this multiple of its minimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Gate:
     prediction_exact: float
     observation_exact: float
     format_rate: float
-    copy_exact: float  # what copying the state would score as a prediction
-    changed_f1: float  # of the cells that change; copying scores 0
+    copy_exact: float  # score of the copy baseline, which predicts that nothing changes
+    changed_f1: float  # F1 of the changed cells; the copy baseline scores 0
     entropy: float  # nats per token
     puzzles: int
-    puzzles_seen: int | None  # how many of them were in training; None: not counted
+    puzzles_seen: int | None  # number of these puzzles that were in training; None if unknown
     text: str
 
 
@@ -58,7 +58,8 @@ def evaluate_gate(cfg: Config, directory: Path) -> Gate:
 
 
 def no_gate() -> Gate:
-    """The verdict on a model that was fine-tuned on chats from other sources."""
+    """Return the verdict for a model that was fine-tuned on data from outside spa's games: passed,
+    without measurements."""
     return Gate(
         passed=True,
         diagnosis="other_data",
@@ -75,8 +76,8 @@ def no_gate() -> Gate:
 
 
 def judge(cfg: Config, lines: list[Metrics]) -> Gate:
-    """Judge the last of these measurements. The earlier ones serve to report the trend and to
-    detect overfitting."""
+    """Judge the last measurement in `lines`, which are ordered by step. Earlier measurements show
+    the trend, and reveal overfitting."""
     limits = cfg.gate
     last = lines[-1] if lines else {}
     diagnosis = diagnose(cfg, last)
@@ -113,7 +114,8 @@ def judge(cfg: Config, lines: list[Metrics]) -> Gate:
 
 
 def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
-    """Name the first requirement that the model does not meet; `predicts` if it meets them all."""
+    """Return the first requirement that the model fails, in the order of `Diagnosis`, or `predicts`
+    if it meets all of them."""
     limits = cfg.gate
     if "val/wm/prediction_em" not in measured:
         return "not_measured"
@@ -129,20 +131,23 @@ def diagnose(cfg: Config, measured: Metrics) -> Diagnosis:
 
 
 def accurate(cfg: Config, measured: Metrics) -> bool:
-    """Return whether enough predictions are exactly right, and more than the copy baseline."""
+    """Return whether the share of exactly correct predictions reaches `gate.prediction_exact_min`
+    and exceeds the copy baseline."""
     exact = measured["val/wm/prediction_em"]
     least = cfg.gate.prediction_exact_min
-    # A limit of 0 switches off the test of accuracy, including the comparison with copying.
+    # A limit of 0 turns off both the limit and the comparison with the copy baseline.
     return least == 0 or (exact >= least and exact > measured["val/wm/copy_exact"])
 
 
 def measured_text(measured: Metrics) -> str:
-    """Describe the measured values, in brackets; "" if there are none."""
+    """Describe the number of puzzles and, in parentheses, the measured values; return "" if nothing
+    was measured."""
     if "val/wm/prediction_em" not in measured:
         return ""
     puzzles = on_puzzles(measured.get("val/puzzles", 0), measured.get("val/puzzles_seen"))
     entropy = f"entropy {measured['val/sampled_nll']:.2f} nats per token"
-    # All shares count only well-formed responses. Without any they are 0 and carry no information.
+    # Malformed responses count as wrong in every share. If all are malformed, the shares are 0 and
+    # carry no information.
     if measured["val/wm/format_rate"] == 0:
         return f"{puzzles} (no response is well-formed; {entropy})"
     shares = {name: f"{100 * measured[f'val/wm/{name}']:.0f} %" for name in _SHARES}
@@ -239,12 +244,12 @@ def _trend(lines: list[Metrics], name: str) -> str:
 
 
 def measurements(path: Path) -> list[Metrics]:
-    """The lines of a `metrics.jsonl` that measure the world model."""
+    """Return the lines of a `metrics.jsonl` that contain world-model metrics."""
     return [line for _, line in read_lines(path) if "val/wm/prediction_em" in line]
 
 
 def write_gate(directory: Path, gate: Gate) -> None:
-    """Write gate.json next to the checkpoints."""
+    """Write the verdict to gate.json in `directory`, the folder of the SFT checkpoints."""
     content = {name: getattr(gate, name) for name in Gate.__slots__}
     write_atomic(directory / GATE_FILE, [json.dumps(content, indent=1)])
 
@@ -271,9 +276,12 @@ def stop_at_gate(cfg: Config, directory: Path) -> None:
 
 
 def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
-    """Judge the last measurements by the current limits, and write gate.json if the verdict
-    changed. If there are no measurements, or the gate is disabled, return the verdict in
-    gate.json."""
+    """Judge the last measurement by the current limits, and rewrite gate.json if the verdict
+    changed.
+
+    Return the recorded verdict unchanged if metrics.jsonl is missing, the gate is disabled, or the
+    model was fine-tuned on other data.
+    """
     told = _told(directory)
     if told and (not cfg.gate.enable or told["diagnosis"] == "other_data"):
         return told

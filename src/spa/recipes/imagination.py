@@ -18,7 +18,8 @@ from spa.run.files import dump_line, end_last_line, read_lines
 from spa.types import Engine
 
 IMAGINED = "imagined"
-"""Folder for the planner's records, one file per batch, inside the folder of self-play."""
+"""Name of the subfolder of the self-play data that contains the planner's records, one file per
+batch."""
 Record = Callable[[dict[str, Any]], None]
 
 
@@ -27,9 +28,10 @@ def require_dynamics(
 ) -> None:
     """Raise ConfigError if the environment does not support planning with these settings.
 
-    Planning needs values of predicted states. `dynamics` simulator also needs a clone method. A
-    `depth` above 1 and exhaustive `proposals` need predicted states that can be shown in prompts;
-    exhaustive `proposals` also need a list of all actions.
+    Planning needs an environment that can compute the value of a predicted state.
+    `dynamics="simulator"` also needs a `clone` method. If `depth` is above 1 or `proposals` is
+    "exhaustive", prompts show predicted states, so these must have the format of prompted states.
+    `proposals="exhaustive"` also needs a list of all actions.
     """
     setup.require_state_value(
         env,
@@ -66,8 +68,11 @@ def require_dynamics(
 
 
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
-    """Raise ConfigError if the environment does not support planning with the settings `own`: see
-    `require_dynamics`; a depth above 1 also excludes legal actions in prompts."""
+    """Raise ConfigError if the environment does not support planning with the settings `own`.
+
+    In addition to the requirements of `require_dynamics`, prompts must not list legal actions if
+    the depth is above 1: those of predicted states are unknown.
+    """
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
         raise ConfigError(
@@ -78,8 +83,8 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raise ConfigError if self-play with one of these configurations would plan, or make examples,
-    in a game that does not support it."""
+    """Raise ConfigError if a game lacks what self-play in one of these configurations needs from
+    it, for planning or for making examples."""
     for cfg in rounds:
         own = cfg.generate.imagine
         tags = cfg.es_manager.train.env_configs.tags
@@ -133,8 +138,8 @@ def imagining(
 
 
 def recorder_of(path: Path) -> Record:
-    """Return a function that appends lines to a JSON Lines file. If a kill has cut off the last
-    line, the next one starts on a new line."""
+    """Return a function that appends lines to a JSON Lines file. If a killed process left the last
+    line incomplete, the next line still starts on a new line."""
     end_last_line(path)
 
     def write(line: dict[str, Any]) -> None:
@@ -147,9 +152,11 @@ def recorder_of(path: Path) -> Record:
 def imagination(
     own: ImagineConfig, records: Iterable[Path], *, episodes: Set[str] | None = None
 ) -> dict[str, Any] | None:
-    """Summarize the planner's records: its settings, tokens per episode over all responses, the
-    share of correct predictions, and the share of turns in which planning changed the response.
-    None if there are no records or planning is off. A turn that was played twice counts once.
+    """Summarize the planner's records; return None if planning is off or there are no records.
+
+    The summary has the planner's settings, the tokens per episode over all responses, the share of
+    correct predictions, and the share of turns in which planning changed the response. If an
+    episode was played twice, only the last play counts.
 
     episodes: ids of the episodes to count, if the records include others from an earlier
     evaluation.
@@ -173,8 +180,7 @@ def imagination(
     if not plays:
         return None
     turns = [line for play in plays.values() for line in play.values()]
-    # A turn that follows an earlier plan runs no search, so it does not count in `right` and
-    # `changed`.
+    # Turns that follow an earlier plan run no search, so `right` and `changed` exclude them.
     planned = [line for line in turns if not line.get("kept")]
     # An engine that returns only text reports no token counts.
     tokens = [count for line in turns for count in line["tokens"] if count is not None]

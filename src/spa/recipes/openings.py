@@ -1,5 +1,8 @@
-"""The log of evaluations on the shipped evaluation sets, with policy and commit. An evaluation on
-such a set is called an opening, because each commit should use a set only once."""
+"""Log of all evaluations on the shipped evaluation sets, each with its policy and commit.
+
+Such an evaluation is called an opening: like a sealed envelope, a set should be used only once per
+commit.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -16,9 +19,12 @@ LOG = Path("benchmarks/results/openings.jsonl")
 
 
 def record_opening(chosen: EvalSet, result: Mapping[str, Any], *, greedy: bool) -> None:
-    """Append an evaluation to the log if the working directory is a clone; otherwise do nothing.
-    Warns if the same policy was evaluated on the set before at the same commit, but with another
-    result."""
+    """Append an evaluation to the log if the working directory is a clone of the repository;
+    otherwise do nothing.
+
+    Logs a warning if the log already has another result of the same policy on this set at the same
+    commit.
+    """
     if not LOG.parent.is_dir():
         return
     found = result["tags"][chosen.tag]

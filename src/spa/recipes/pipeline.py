@@ -44,8 +44,9 @@ def run(
     """Run all stages, or PPO alone; return the last PPO checkpoint.
 
     generate_data: True runs all stages from scratch, None runs the missing ones, False runs PPO
-    alone. The other two apply to PPO alone. ckpt: the SFT checkpoint to start from, `last` or a
-    step number. gate: stop with TrainingError if the model failed the gate.
+    alone. ckpt: with False, the SFT checkpoint from which PPO starts, `last` or a step number.
+    gate: with False, raise TrainingError if the model failed the gate; in the other cases this is
+    always checked.
     """
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
@@ -65,14 +66,14 @@ def run(
         rounds = rounds_of(cfg, data, sft_dir)
         chain = fingerprints(rounds)
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
-        # This runs before any work, so that a folder with work of other settings is refused before
-        # hours are spent.
+        # All folders are checked first, so that work with other settings is found now and not after
+        # hours of training.
         _settle(cfg, [*chain, (ppo_dir, policy)])
         plan = _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
         for own in rounds:
-            # The checkpoint of the previous round, from which this round starts, exists only now.
+            # A round starts from the previous round's checkpoint, which exists only at this point.
             ready = own.ready()
             _say_next(plan, own.data)
             run_selfplay_round(own, ready, fingerprint=known[own.data])
@@ -98,8 +99,11 @@ def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
 
 
 def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Look for earlier work with different settings in the stages' folders. If the run starts from
-    scratch, archive such work with a warning; otherwise raise ConfigError."""
+    """Look for earlier work with other settings in the folders of the stages.
+
+    With `trainer.resume_mode=disable`, archive such work and log a warning; otherwise raise
+    ConfigError.
+    """
     world = current_world()
     # Only changed work is archived; finished work with the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
@@ -117,8 +121,8 @@ def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
 def _announce(
     cfg: Config, rounds: Sequence[Round], chain: Sequence[tuple[Path, Fingerprint]]
 ) -> list[StagePlan]:
-    """Log which stages run and which are reused, and the expected time if known; return the
-    stages."""
+    """Log which stages run and which are reused, and the expected time if known. Save and return
+    this plan, with one entry per stage."""
     several = len(rounds) > 1
     names = [
         f"{name} {own.number}" if several else name
@@ -154,7 +158,7 @@ def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
     number = [stage.folder for stage in plan].index(folder)
     if not current_world().is_main or not any(stage.action == "run" for stage in plan[:number]):
         return
-    # New objects, because each one reads its records only once.
+    # A StagePlan caches the progress that it has read, so copies are made to read it again.
     before = [replace(stage, action="reuse") for stage in plan[:number]]
     coming = [replace(stage) for stage in plan[number:]]
     left = expected_time({"": [*before, *coming]}, workers=1)
@@ -170,7 +174,8 @@ def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
 def run_selfplay_round(
     own: Round, cfg: Config, *, fingerprint: Fingerprint, episodes: Path | None = None
 ) -> Path:
-    """Run stage 1 of a round with the model that `cfg` names; see `selfplay.run_self_play`."""
+    """Run stage 1 of a round, with the model of `cfg`. Return the folder of the data set. See
+    `selfplay.run_self_play` for `episodes`."""
     return selfplay.run_self_play(
         cfg,
         directory=own.data,
@@ -183,7 +188,7 @@ def run_selfplay_round(
 
 
 def run_sft_round(own: Round, cfg: Config, *, fingerprint: Fingerprint) -> Path:
-    """Run stage 2 of a round from the model that `cfg` names; return the checkpoint."""
+    """Run stage 2 of a round, starting from the model of `cfg`; return the last checkpoint."""
     return run_sft_stage(cfg, own.data, own.sft, fingerprint=fingerprint, rounds=(*own.before, own))
 
 
@@ -200,15 +205,18 @@ def archive_stages(cfg: Config) -> None:
 
 
 def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
-    """Return the fingerprint of PPO from the checkpoint `start`. It depends on the fingerprint of
-    the stage that made the checkpoint, or on the checkpoint's content if spa did not make it."""
+    """Return the fingerprint of PPO when it starts from the checkpoint `start`.
+
+    It includes the fingerprint of the SFT stage if the checkpoint is in that stage's folder, and
+    otherwise the content of the checkpoint.
+    """
     made = Manifest.read(sft_dir) if start.is_relative_to(sft_dir) else None
     if made is None:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=examples_folder(cfg)
         )
-    # The fingerprint of the SFT stage identifies its last checkpoint. For any other checkpoint, the
-    # name is added.
+    # The fingerprint of the SFT stage stands for its last checkpoint. For another checkpoint of the
+    # stage, the name is added.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
@@ -228,9 +236,12 @@ def every_folder(cfg: Config) -> tuple[Path, ...]:
 
 
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
-    """Find the checkpoint from which PPO alone starts. Looks into this run's SFT folder, then into
-    the checkpoint folder of the original code; if neither exists and `ckpt` is `last`, takes the
-    configured model if it is a folder. Raises ModelError if nothing is found."""
+    """Find the checkpoint from which PPO starts if it runs alone.
+
+    The search begins in this run's SFT folder, followed by the checkpoint folder of the original
+    code. If neither exists and `ckpt` is `last`, the configured model is used if it is a folder.
+    Raises ModelError if nothing is found.
+    """
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
         return result
@@ -302,7 +313,8 @@ def run_sft_stage(
             write_gate(directory, gate)
             if len(rounds) > 1:
                 write_rounds(directory, rounds)
-        # If the gate is disabled and nothing was measured, a verdict would only cause alarm.
+        # If the gate is disabled and nothing was measured, the verdict (failed) would only alarm
+        # the user.
         if cfg.gate.enable or gate.diagnosis != "not_measured":
             level = logging.WARNING if cfg.gate.enable and not gate.passed else logging.INFO
             log.log(level, "%s", gate.text)
@@ -310,8 +322,8 @@ def run_sft_stage(
 
 
 def _made_in_last_round(cfg: Config, data: Path) -> bool:
-    """Return whether the data set was made in the last of several rounds. Warns if it was made in
-    the first."""
+    """Return whether a later round than the first made the data set: its fingerprint then has a
+    parent, the SFT stage of the round before. Otherwise log a warning."""
 
     def goes_on() -> bool:
         made = Manifest.read(data)

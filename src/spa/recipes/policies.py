@@ -34,7 +34,7 @@ _BEGINNINGS = (
     "sft.trainer.resume_path",
     "trainer.resume_from_path",
 )
-"""Settings that may name a checkpoint of another run."""
+"""Settings that may name a checkpoint of another run, from which this run started."""
 _HASH = re.compile(rb'"puzzle_hash":"([0-9a-f]+)"')
 # Number of bytes of a recorded episode that are searched for the puzzle's hash, which comes before
 # turns and tokens.
@@ -127,8 +127,9 @@ def slug(name: str) -> str:
 
 
 def training_hashes(run: Path) -> frozenset[str]:
-    """Content hashes of every puzzle that a run was trained on: from the examples of all its
-    rounds, its PPO episodes, and the runs from whose checkpoints it started."""
+    """Return the content hashes of all puzzles that a run was trained on. They come from the
+    examples of all rounds, the PPO episodes, and the same files of the runs from whose checkpoints
+    it started."""
     hashes: set[str] = set()
     for each in _with_earlier(run):
         for path in _example_files(each):
@@ -148,7 +149,8 @@ def knows_all_data(run: Path) -> bool:
 
 
 def _with_earlier(run: Path) -> list[Path]:
-    """The run, and every run from whose checkpoint it started, directly or indirectly."""
+    """Return the folder of the run, followed by those of all runs from whose checkpoints it
+    started, directly or indirectly."""
     runs = [run.resolve()]
     for each in runs:  # the loop appends to this list
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
@@ -219,8 +221,8 @@ def engine_of(
         return factory.engine_kind(factory.API).make(request), None
     model = str(target.model)
     if factory.engine_name(cfg, model) == factory.API:
-        # The configuration names a model behind an API, but this target is another model, with
-        # weights.
+        # The configured engine is for a model behind an API, but this target has weights, so `auto`
+        # chooses another engine.
         rollout = replace(cfg.actor_rollout_ref.rollout, name="auto")
         cfg = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
     cfg = with_precision(cfg, precision_of(replace(cfg, model_path=model)))
@@ -229,7 +231,7 @@ def engine_of(
 
 
 def behind_api(cfg: Config, target: Target) -> Target:
-    """Return the target, marked as a model behind an API if its name is `api` or an entry of
+    """Return `target`, with its field `api` set if its name is `api` or an entry of
     `model_info`."""
     if target.name != API and target.name not in cfg.model_info:
         return target

@@ -1,8 +1,9 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step: play, filter groups by reward variance, score, estimate advantages, let the methods
-annotate, update critic and policy. `train_ppo` is the whole loop. Its steps are in `ppo_batch`
-(advantages, mini-batches); `ppo_run` loads the models and builds the rollouts.
+One step plays episodes, filters groups by reward variance, computes log-probs and values, estimates
+advantages, adds the annotations of the configured methods, and updates critic and policy.
+`train_ppo` is the whole loop; the functions that it calls on a batch are in `ppo_batch`. `ppo_run`
+loads the models and builds the rollouts.
 """
 
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ class Rollouts(Protocol):
     def annotate(
         self, batch: PPOBatch, episodes: Sequence[Episode], step: int, metrics: Metrics
     ) -> PPOBatch:
-        """Add what the configured methods need to the batch: weights and replayed examples."""
+        """Return the batch with the token weights and replayed examples of the configured methods.
+        Adds their metrics to `metrics`."""
         ...
 
     def validate(self, step: int) -> Metrics:
@@ -82,7 +84,7 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
         # Metrics cover all episodes, since the filter would bias success and format rates.
         metrics = rollouts.metrics(episodes)
         batch = filter_groups(cfg, rollouts.batch(episodes), metrics)
-        if batch is not None:  # None: no group differs in reward, or every episode failed
+        if batch is not None:  # None if no group has reward variance or every episode failed
             with stage.timer("score"):
                 # Old log-probs come from the trainer, not the engine, so that the first ratio is 1
                 # whatever the engine's numerics.

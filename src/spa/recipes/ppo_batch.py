@@ -1,5 +1,6 @@
-"""Turn the tensors of a step's episodes into the batch for PPO: filter, score, advantages. Divide it
-into mini-batches, one update each, and these into micro-batches that fit into memory.
+"""Turn the tensors of a step's episodes into mini-batches for PPO: filter groups, compute log-probs
+and values, estimate advantages, and split the batch. Each mini-batch gives one update, and consists
+of micro-batches that fit into memory.
 
 `train_ppo` calls these functions in this order. None of them changes a model.
 """
@@ -33,16 +34,18 @@ log = logging.getLogger(__name__)
 
 
 def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> EpisodeBatch | None:
-    """Select the groups for the policy update by their reward variance (`rollout_filter_*`), and
-    add the filter's statistics to `metrics`. The result has one row per episode, or per turn if
-    prompts have no history. None if no group is selected, for example because no group has any
-    variance."""
+    """Select the groups to train on by their reward variance (`rollout_filter_*`), and add the
+    filter's statistics to `metrics`.
+
+    The result has one row per episode, or per turn if prompts have no history. It is None if no
+    group is selected, for example because none has any variance.
+    """
     if batch is None:
         return None
     rollout = cfg.actor_rollout_ref.rollout
     kind, strategy = FILTERS[rollout.rollout_filter_type]
-    # Groups are selected by raw scores: `mean_std` within groups would give every group of mixed
-    # outcomes a standard deviation of 1.
+    # Groups are selected by raw scores, because normalization with `mean_std` gives every group
+    # with different scores a standard deviation of 1.
     keep, statistics = select_groups(
         batch.scores,
         batch.group_ids,
@@ -59,9 +62,12 @@ def filter_groups(cfg: Config, batch: EpisodeBatch | None, metrics: Metrics) -> 
 
 
 def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) -> ScoredBatch:
-    """Compute log-probs of policy and reference, and values of the critic, before any update. If
-    configured, weight the policy loss to correct the mismatch with the sampler. Adds the measured
-    mismatch to `metrics`."""
+    """Compute the log-probs of policy and reference and the values of the critic, before any
+    update.
+
+    Measures the mismatch between the trainer's and the engine's log-probs, and adds it to
+    `metrics`. If configured, sets token weights of the policy loss that correct the mismatch.
+    """
     actor = cfg.actor_rollout_ref.actor
     ref_cfg = cfg.actor_rollout_ref.ref
     sampling = models.sampling
@@ -105,7 +111,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
         "rollout/old_log_prob": float(masked_mean(old, sampled)),
         **weighed,
     }
-    # `replace` keeps the class; a ScoredBatch is built from the fields that both have.
+    # `dataclasses.replace` cannot change the class, so the shared fields are copied.
     known = {item.name: getattr(batch, item.name) for item in fields(EpisodeBatch)}
     return ScoredBatch(**known, old_logprobs=old, ref_logprobs=ref, values=values)
 
@@ -116,10 +122,10 @@ def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
 
 
 def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> EpisodeBatch:
-    """Add `values` [B], discounted by one turn, to the last reward of truncated episodes, as an
-    estimate of the return after the truncation."""
+    """Add `values` [B], discounted by one turn, to the last reward of each truncated episode.
+    `values` estimate the return that the episode would still have had."""
     estimator = named_estimator(cfg)
-    # The unseen next state is where the next turn would have begun.
+    # The values are those of the state in which the next turn would have begun.
     _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))
     following = values * between_turns
     last = last_turn_ends(batch)
@@ -130,8 +136,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
     """Warn if the engine's log-probs differ from the trainer's; raise TrainingError if they differ
     before the first update."""
-    # Before the first update a large gap is a fault of the set-up (other weights or another
-    # precision). Later it only causes a warning.
+    # Before the first update, a large gap means a wrong set-up, such as other weights or another
+    # precision. After an update, it only causes a warning.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:
         raise TrainingError(
             f"KL(sampler || trainer) is {kl:.3g} per token before the first update (limit "
@@ -149,8 +155,9 @@ def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
 
 
 def add_advantages(cfg: Config, models: Models, batch: ScoredBatch, metrics: Metrics) -> PPOBatch:
-    """Estimate advantages and returns from the rewards (minus KL, if configured). Advantages are
-    whitened over the masked tokens if the estimator and the configuration require it."""
+    """Estimate advantages and returns from the rewards, after subtracting the KL term if it is
+    configured. Advantages are whitened over the masked tokens if the configuration requires it and
+    the estimator allows it. Adds metrics to `metrics` and updates the KL coefficient."""
     alg = cfg.algorithm
     rewards = batch.rewards
     if alg.use_kl_in_reward and batch.ref_logprobs is not None:
@@ -193,7 +200,8 @@ def prefixed(name: str, metrics: Metrics) -> Metrics:
 def mini_batches(
     cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int
 ) -> Iterator[MiniBatch]:
-    """Yield the mini-batches of a step, including the replayed examples for the policy."""
+    """Yield the mini-batches of a step for the actor or the critic (`part` is its configuration).
+    Those of the actor include the replayed examples."""
     rows = plan_mini_batches(
         int(batch.played.sum()),
         size=part.ppo_mini_batch_size,
@@ -233,7 +241,8 @@ def scoring(cfg: Config) -> MicroBatching:
 
 
 def micro_batching(cfg: ActorConfig | CriticConfig, rows: int) -> MicroBatching:
-    """Micro-batching by number of tokens with `use_dynamic_bsz`, otherwise by `rows` rows."""
+    """Return how to split batches into micro-batches: by number of tokens with `use_dynamic_bsz`,
+    otherwise into `rows` rows each."""
     if cfg.use_dynamic_bsz is True:
         return MicroBatching(max_tokens=cfg.ppo_max_token_len_per_gpu)
     return MicroBatching(rows=rows)

@@ -13,8 +13,9 @@ MOST_EMPTY_STEPS = 3  # training stops after so many consecutive steps without a
 
 
 def empty_steps(episodes: list[Episode], before: int) -> int:
-    """Number of consecutive steps, up to this one, in which every episode failed. before: their
-    number up to the previous step. Raises TrainingError at MOST_EMPTY_STEPS."""
+    """Return the number of consecutive steps, up to this one, in which every episode failed.
+    `before` is the same number for the previous step. Raises TrainingError if the number reaches
+    MOST_EMPTY_STEPS."""
     if any(episode.stop is not StopReason.ERROR for episode in episodes):
         return 0
     if before + 1 == MOST_EMPTY_STEPS:
@@ -27,7 +28,8 @@ def empty_steps(episodes: list[Episode], before: int) -> int:
 
 
 def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
-    """Warn about problems of learning that begin at this step."""
+    """Update `models.health` with the metrics of a step, and log a warning for each learning
+    problem that begins at this step."""
     before = models.health.reasons
     models.health = models.health.observe(step_health(metrics))
     # Warn when a problem begins, not at every step that it lasts.
@@ -37,7 +39,8 @@ def warn_of_health(models: Models, step: int, metrics: Metrics) -> None:
 
 
 def step_health(metrics: Metrics) -> StepHealth:
-    """Summarize the health of the run from a step's metrics, over all environments."""
+    """Collect the values that health checks need from a step's metrics, averaged over all
+    environments."""
 
     def pooled(prefix: str, name: str) -> float | None:
         """Mean of the metric over tags, weighted by episodes; None if no tag has it (base-format
@@ -59,7 +62,7 @@ def step_health(metrics: Metrics) -> StepHealth:
             else None
         )
 
-    # `/episodes` counts episodes without an error, `/errors` those with one.
+    # `/episodes` counts episodes without an error, `/errors` counts failed ones.
     played = sum(
         value
         for key, value in metrics.items()

@@ -23,9 +23,12 @@ from spa.types import MiniBatch, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class ActorLoss:
-    """Policy loss, plus world loss, replay loss and KL to the reference, minus the entropy bonus,
-    each if configured. sampling: parameters of the sampling distribution, which the policy's
-    log-probs follow. replayed: whether the batch has replayed examples."""
+    """The actor's loss: policy loss, plus world loss, replay loss and KL to the reference, minus
+    the entropy bonus, each if configured.
+
+    `sampling` has the parameters of the rollouts' sampling distribution, under which log-probs are
+    computed. `replayed` tells whether the batch has replayed examples.
+    """
 
     cfg: ActorConfig
     sampling: SamplingParams = PLAIN
@@ -40,8 +43,8 @@ class ActorLoss:
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
         """The scalar loss of a micro-batch, and the sums to report."""
         cfg = self.cfg
-        # One forward pass scores the sampled tokens and, for world and replay loss, known tokens
-        # that were not sampled.
+        # One forward pass computes the log-probs of all tokens that carry a loss: sampled ones, and
+        # those of the world loss and the replay loss, which were not sampled.
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
@@ -51,8 +54,8 @@ class ActorLoss:
             entropy_grad=cfg.entropy_coeff > 0,
             sampling=self.sampling,
         )
-        # A token whose `rl_weights` entry is 0 drops out of the policy loss, but the denominator
-        # stays the same: other tokens do not gain weight.
+        # A token with an `rl_weights` entry of 0 has no policy loss. It still counts in the
+        # denominator, so that other tokens do not gain weight.
         weights = batch.token_weights * batch.rl_weights
         loss, sums = self.policy.compute(
             logprobs, batch.old_logprobs, batch.advantages, weights, cfg
@@ -85,8 +88,8 @@ class ActorLoss:
 
 
 def world_loss(cfg: WorldLossConfig, logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The scalar mean world-model loss of a micro-batch. weights [b, A]: weights of the tokens that
-    carry the loss, normalized over the mini-batch."""
+    """Return the scalar world-model loss of a micro-batch, a weighted sum over tokens. `weights`
+    [b, A] are normalized over the whole mini-batch, and 0 for tokens without the loss."""
     if cfg.kind == "cross_entropy":
         return cross_entropy(logprobs, weights)
     return clipped_absolute_error(logprobs, weights, most=cfg.most)

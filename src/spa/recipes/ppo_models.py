@@ -17,9 +17,12 @@ from spa.types import Engine, SamplingParams
 
 @dataclass(slots=True, kw_only=True)
 class Models:
-    """Models of a PPO step. critic: None for estimators without values. ref: None without a KL
-    term. sampling: parameters of the sampling distribution; scoring and training compute log-probs
-    under the same distribution."""
+    """Models of a PPO step, and their changing state.
+
+    `critic` is None for estimators without values, and `ref` is None without a KL term. `sampling`
+    has the parameters of the rollouts' sampling distribution; scoring and training compute
+    log-probs under the same distribution.
+    """
 
     actor: Trainable
     critic: Trainable | None

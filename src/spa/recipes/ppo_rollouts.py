@@ -40,9 +40,12 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
 
 
 def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
-    """Yield the episodes in parts, each to be played together. On a GPU, a part consists of whole
-    groups and has no more episodes than a training step (but at least one group), so that the KV
-    caches fit into memory. If games have several players, or on a CPU, there is only one part."""
+    """Yield the episodes in parts, each of which is played in parallel.
+
+    On a GPU, a part consists of whole groups and has at most as many episodes as a training step
+    (but at least one group), so that the KV caches fit into memory. On a CPU, or if a game has
+    several players, all episodes are one part.
+    """
     size = len(specs)
     if setup.pick_device(cfg).type == "cuda" and not any(spec.table for spec in specs):
         train, samples = cfg.es_manager.train, cfg.es_manager.val.group_size
@@ -53,9 +56,10 @@ def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameRollouts:
-    """Implements `spa.recipes.ppo.Rollouts` with the configured environments.
+    """Rollouts in the configured environments, for the PPO loop (`spa.recipes.ppo.Rollouts`).
 
-    held_out: content hashes of the validation puzzles. stored: examples of stage 2 to replay.
+    `held_out` has the content hashes of the validation puzzles, and `stored` the examples of stage
+    2 that can be replayed.
     """
 
     cfg: Config
@@ -121,18 +125,21 @@ def make_rollouts(
 def make_batch(
     cfg: Config, episodes: Sequence[Episode], template: ChatTemplate | None = None
 ) -> EpisodeBatch | None:
-    """Make a batch of the episodes that ended without an error, with normalized rewards; None if
-    there are none. `batch.episodes` holds their indices in `episodes`. The template is needed for
-    loss masks other than the sampled tokens."""
-    # Positions among all episodes of the step, which identify the episode of a row after filtering
-    # and splitting.
+    """Make a batch of the episodes that ended without an error, with normalized rewards. Return
+    None if there are none.
+
+    `batch.episodes` contains the index of each row's episode in `episodes`. The template is needed
+    for images, and for loss masks other than the sampled tokens.
+    """
+    # Indices among all episodes of the step. They identify a row's episode after rows are filtered
+    # and split.
     numbers = [number for number, episode in enumerate(episodes) if is_trainable(episode)]
     if not numbers:
         return None
     proxy = cfg.agent_proxy
     online = proxy.world_model_reward
     good = [episodes[number] for number in numbers]
-    # Padding follows the real tokens, where causal attention never sees it: any valid id works.
+    # Any valid id works as padding: it follows the real tokens, which do not attend to it.
     batch = batch_episodes(
         with_world_model_reward(
             good, observation=online.observation, prediction=online.prediction, within=online.within
@@ -155,13 +162,13 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
         return batch
     estimator = named_estimator(cfg)
     settings = estimator.settings_from(cfg.algorithm)
-    # Without the history each turn becomes its own row, and its reward is not discounted.
+    # Without history, each turn becomes a row of its own, and its reward is not discounted.
     within_turn, between_turns = (
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
     )
-    # Normalization divides the rewards of all turns by the standard deviation. The constant that it
-    # adds to the return (mean and clamp) goes on the last token of the last turn and, with a
-    # discount, partly on earlier sampled tokens.
+    # Normalization divides all rewards by the standard deviation. Subtracting the mean and clamping
+    # also shift the return by a constant. It is added to the last token of the last turn and, with
+    # a discount, in parts to earlier sampled tokens.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # With one reward at the end and no discount, the return from every token is the normalized
@@ -169,14 +176,15 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     if not proxy.use_turn_scores and within_turn == between_turns == 1 and not estimator.centres:
         scores = normalize_scores(*given, grouping=norm.grouping, method=norm.method)
         return replace(batch, rewards=torch.where(last, scores[:, None], 0.0))
-    # [B, A]: the discount from a token's return to the next one's. Environment text has 1, so that
-    # time counts sampled tokens.
+    # [B, A]: the discount between the returns of a token and of the next one. It is 1 for text of
+    # the environment, so that only sampled tokens are discounted.
     step_discount = torch.where(
         batch.mask, torch.where(batch.turn_ends, between_turns, within_turn), 1.0
     )
     path_discount = None
     if settings.get("bi_level_gae"):
-        # A turn's return goes to the end of the turn before it, past its own tokens.
+        # Bi-level GAE passes a turn's return directly to the end of the turn before it, without
+        # discounts for the tokens of the turn.
         path_discount = torch.where((batch.turns > 0) & ~batch.turn_ends, 1.0, step_discount)
     rewards = normalize_rewards(
         batch.rewards,
@@ -200,8 +208,8 @@ def method_context(
     *,
     stored: Sequence[Replayed] = (),
 ) -> Context:
-    """Build the context of the methods for this step. `stored`: examples of stage 2 to sample
-    from."""
+    """Build the context that methods receive at a step. `stored` has the examples of stage 2 that
+    methods may sample from."""
     return Context(
         cfg=cfg,
         step=step,
@@ -216,7 +224,8 @@ def method_context(
 
 
 def state_values(cfg: Config, tag: str, texts: Collection[str]) -> dict[str, float]:
-    """The environment's state values, by state text; 0 if the environment gives no value."""
+    """Return the value of each state in `texts` according to the environment of `tag`, by state
+    text. A state without a value gets 0."""
     # Values are read from the text alone, so any puzzle of the tag will do.
     with setup.first_puzzle(cfg, cfg.custom_envs[tag]) as env:
         return {text: env.state_value(text) or 0.0 for text in sorted(texts)}

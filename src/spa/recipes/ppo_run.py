@@ -46,7 +46,7 @@ def run_ppo(
     `trainer.resume_mode` is auto.
     """
     trainer = cfg.trainer
-    # The fingerprint must name the model that PPO really starts from.
+    # The fingerprint must include the model from which PPO starts, not the configured one.
     started = replace(cfg, model_path=model_path or cfg.model_path)
     with Stage(
         cfg,
@@ -151,7 +151,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
-        # The adaptive controller's coefficient is restored; a run without KL has saved 0.
+        # An adaptive controller resumes with its saved coefficient, which is 0 if the checkpoint's
+        # run had no KL term.
         if kl.target is not None:
             models.kl = replace(kl, coef=state["kl_coef"] or kl.coef)
         models.health = Health.from_state(state["health"]) if "health" in state else Health()

@@ -46,10 +46,11 @@ def preflight(
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]
     problems += _collect(_data_checks(cfg, hub=not dry_run)) if "sft" in stages else []
     own = cfg.sft.model.partial_pretrain
-    # A dictionary keeps the order: prompts are measured with the template of the first local model.
+    # A dictionary removes duplicates but keeps the order: the template of the first local model is
+    # used to measure prompts.
     wanted = {None if _plays_without_model(cfg, stages) else model: True}
     wanted |= {own: True} if "sft" in stages and own != cfg.model_path else {}
-    # A name of `model_info` is a model behind an API, whatever it looks like.
+    # An entry of `model_info` is a model behind an API, even if its name looks like a Hub name.
     models = [
         name
         for name in wanted
@@ -92,8 +93,8 @@ def _is_local(name: str) -> bool:
 
 
 def _rounds(cfg: Config, stages: Collection[StageName]) -> list[Config]:
-    """Configurations of the self-play rounds in these stages: only the first round if self-play is
-    the only stage, none if it is not among them."""
+    """Return the configuration of each self-play round that these stages run: only the first round
+    if self-play is the only stage, and none without self-play."""
     if "selfplay" not in stages:
         return []
     return (
@@ -111,7 +112,8 @@ def _plays_without_model(cfg: Config, stages: Collection[StageName]) -> bool:
 
 
 def _vllm_plays(cfg: Config, stages: Collection[StageName], model: str) -> bool:
-    """Return whether vLLM plays with the model `model`, and not only with the result of SFT."""
+    """Return whether vLLM loads `model` itself, and not only the checkpoint that SFT makes from
+    it."""
     own = "self" in cfg.generate.policies if "selfplay" in stages else "sft" not in stages
     return own and engine_name(cfg, model) == "vllm"
 
@@ -140,7 +142,8 @@ def _place_checks(cfg: Config, stages: Collection[StageName]) -> Iterator[Callab
 
 def _check_place(key: str, place: Path) -> None:
     """Raise ConfigError if a folder can neither be used nor created."""
-    # The folder need not exist yet: its nearest ancestor decides whether it can be created.
+    # If the folder does not exist yet, its nearest existing parent decides whether it can be
+    # created.
     nearest = next(
         (folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/")
     )
@@ -216,7 +219,7 @@ def _check_model(cfg: Config, name: str) -> None:
     config = model_config(name, code=code)
     check_context(name, config, cfg.actor_rollout_ref.rollout.max_model_len)
     for path in sorted(source.glob("*.safetensors")):
-        # Opening compares the header with the length of the file, so truncated copies are detected
+        # `safe_open` compares the header with the file's length, which detects truncated copies
         # without reading weights.
         try:
             with safe_open(path, framework="pt") as file:
@@ -253,8 +256,8 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # Self-play uses world-model prompts; examples that are made without play use the prompts of
-    # their source. Neither depends on the prompts of PPO.
+    # The prompts of self-play are independent of PPO's: world-model prompts, or those of the source
+    # if it makes examples without play.
     if selfplay:
         source = source_of(cfg)
         mode: PromptMode = "add_worldmodel" if source.plays else source.mode

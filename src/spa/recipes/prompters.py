@@ -18,9 +18,9 @@ from spa.prompts.render import Prompter, PromptMode, sample_response
 def make_prompter(
     cfg: Config, spec: EnvSpec, mode: PromptMode, *, env: TextEnv | None = None
 ) -> Prompter:
-    """Build the prompter of one tag. In the world-model format it shows a sample response if
-    `ctx_manager.example` is set. The sample is made in `env`, which is reset, or in a new
-    environment."""
+    """Build the prompter of one tag. In the world-model format, prompts show a sample response if
+    `ctx_manager.example` is set. The sample is made by playing in `env`, which is reset for this,
+    or else in a new environment."""
     proxy = cfg.agent_proxy
     max_turn = spec.max_turn or proxy.max_turn
     instruction = spec.env_instruction
@@ -47,7 +47,8 @@ def make_prompter(
         # World-model examples are whole conversations; only base prompts can do without history.
         "history": cfg.ctx_manager.history or mode == "add_worldmodel",
     }
-    # An instruction that shows the format itself, like the original's, needs no second example.
+    # Instructions that already show the format, like those of the original code, need no second
+    # example.
     if (
         mode == "add_worldmodel"
         and cfg.ctx_manager.example

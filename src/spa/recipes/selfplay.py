@@ -143,8 +143,8 @@ def self_play(
     made = source_of(cfg).make(cfg, puzzles, episodes)
     examples = made.examples
     counts = made.dropped
-    # The examples of earlier rounds are made again with those rounds' settings, but without the
-    # puzzles that are held out now.
+    # Examples of earlier rounds are made again, with the settings of those rounds, but without the
+    # puzzles that this round holds out.
     for own, folder in earlier:
         made = source_of(own).make(own, puzzles, stored_episodes(own, folder))
         examples = [*made.examples, *examples]
@@ -163,7 +163,7 @@ def self_play(
 
 
 def write_examples(cfg: Config, stage: Stage) -> None:
-    """Write the examples of a source that does not play, and their summary."""
+    """Write the data set of a source that makes examples without play, and its summary."""
     source = source_of(cfg)
     for step in stage.steps(1):
         metrics: Metrics = {}
@@ -287,7 +287,8 @@ def _policy(
 
 
 def nothing_usable(cfg: Config, episodes: Sequence[Episode], counts: Counter[str]) -> DataError:
-    """Return the error to raise if no episode of self-play gives an example, with advice."""
+    """Return the error for self-play whose episodes give no training example. Its message names the
+    likely cause and what to change."""
     dropped = f"(dropped: {by_reason(counts)})"
     if episodes and all(episode.stop is StopReason.ERROR for episode in episodes):
         return DataError(
@@ -369,8 +370,8 @@ def write_dataset(
     if cfg.generate.shuffle_next_states:
         train = shuffle_next_states(train, cfg.seed.train)
         val = shuffle_next_states(val, cfg.seed.train)
-    # This comes before examples are sampled, because prompts contain the responses of other
-    # examples, which sampling may drop.
+    # States are replaced before examples are resampled: prompts contain the responses of earlier
+    # examples, which resampling may drop.
     train, val = (
         with_states(part, cfg.generate.states, seed=cfg.seed.train) for part in (train, val)
     )
@@ -419,7 +420,8 @@ def write_dataset(
 def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Episode]) -> int:
     """Number of actions taken outside the recorded episodes: to make examples (in copies of the
     game), and by policies that try each puzzle before playing it."""
-    # A policy that tries puzzles does so once per puzzle, however many episodes of it follow.
+    # A policy that tries actions before playing does so once per puzzle, however many episodes play
+    # the puzzle.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}
@@ -430,8 +432,8 @@ def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Ep
 
 
 def model_tokens(episode: Episode) -> int:
-    """Number of tokens of an episode that the model sampled. A turn in which all tokens have
-    log-prob 0 was played by another policy."""
+    """Return the number of tokens in an episode that the model sampled. If all tokens of a turn
+    have log-prob 0, another policy played the turn."""
     if episode.sampled is None or episode.turn_index is None or episode.logprobs is None:
         return 0
     turns = [
@@ -441,8 +443,11 @@ def model_tokens(episode: Episode) -> int:
 
 
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
-    """Rollout metrics of self-play. Metrics of states cover only the episodes that the model
-    played; they are left out if there are none, or if random turns are mixed in."""
+    """Compute the rollout metrics of self-play.
+
+    World-model metrics cover only the episodes that the model played. They are left out if there
+    are none, or if episodes contain random turns.
+    """
     metrics = pooled_metrics(episodes, "selfplay")
     # With epsilon, every episode mixes random turns with the model's own.
     own = (

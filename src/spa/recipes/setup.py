@@ -1,5 +1,5 @@
-"""Build the things that all recipes need before their loop: workers, episode specs, held-out
-puzzles and sampling parameters."""
+"""Shared set-up of all recipes: rollout workers, episode specs, held-out puzzles and sampling
+parameters."""
 
 import logging
 from collections.abc import Collection
@@ -62,10 +62,11 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Number of consecutive held-out puzzles after which a game counts as too small for its validation
-# set.
+# If this many consecutive samples are held-out puzzles, the game has too few puzzles for its
+# validation set.
 MAX_REDRAWS = 100
-# A game has too few puzzles if fewer than FRESH of FRESH_OF sampled ones are not held out.
+# A game has enough puzzles for training if at least FRESH of FRESH_OF sampled ones are not held
+# out.
 FRESH = 8
 FRESH_OF = 32
 
@@ -81,7 +82,7 @@ def make_worker(
     """Build the worker that plays all tags of training and validation. lost: the file that lists
     failed episodes to skip. own_rewards: whether episodes get the rewards of
     `custom_envs.TAG.reward`, as in PPO and evaluation."""
-    # A dictionary, because the order of a set differs from process to process.
+    # A dictionary instead of a set, whose order differs between processes.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     )
@@ -120,8 +121,8 @@ def episode_specs(
     step: int,
     self_play: Collection[str] = (),
 ) -> list[EpisodeSpec]:
-    """The specs of the episodes of one step of training, self-play or validation. self_play: tags
-    in which the policy plays against itself."""
+    """Return the specs of all episodes of one step of training, self-play or validation
+    (`purpose`). In the tags of `self_play` the policy plays against itself."""
     configs = groups.env_configs
     counts = configs.n_groups or ()
     return group_specs(
@@ -138,9 +139,12 @@ def episode_specs(
 def training_specs(
     cfg: Config, worker: RolloutWorker, purpose: str, *, step: int, held_out: frozenset[str]
 ) -> list[EpisodeSpec]:
-    """The specs of the episodes of one training or self-play step, without held-out puzzles. Only
-    here can a policy play against itself (`custom_envs.TAG.self_play`): such games do not measure
-    how well it plays. Raises ConfigError if a game has too few puzzles that are not held out."""
+    """Return the specs of all episodes of one training or self-play step, without held-out puzzles.
+
+    Only these episodes can be played against the policy itself (`custom_envs.TAG.self_play`),
+    because such games do not measure how well it plays. Raises ConfigError if a game has too few
+    puzzles that are not held out.
+    """
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
@@ -156,8 +160,8 @@ def training_specs(
 
 
 def selfplay_groups(cfg: Config) -> GroupsConfig:
-    """The groups of a self-play batch. It has as many episodes as a training step; a smaller
-    `generate.group_size` spreads them over more puzzles."""
+    """Return the groups of a self-play batch, which has as many episodes as a training step. A
+    smaller `generate.group_size` distributes them over more puzzles."""
     train = cfg.es_manager.train
     size = cfg.generate.group_size or train.group_size
     counts = tuple(count * train.group_size // size for count in train.env_configs.n_groups or ())
@@ -201,9 +205,12 @@ def most_actions(cfg: Config) -> int:
 def probe_specs(
     cfg: Config, worker: RolloutWorker, trained: frozenset[str]
 ) -> tuple[list[EpisodeSpec], int]:
-    """Return specs of `sft.trainer.eval_episodes` episodes, one per puzzle, for measuring a model
-    during SFT, and how many of their puzzles are in `trained`. The puzzles are neither in `trained`
-    nor used for validation, unless the game has too few."""
+    """Return the specs of the `sft.trainer.eval_episodes` episodes that measure a model during SFT,
+    and the number of their puzzles that are in `trained`.
+
+    Each episode has its own puzzle. The puzzles are neither in `trained` nor used for validation,
+    unless the game has too few.
+    """
     count = cfg.sft.trainer.eval_episodes
     configs = cfg.es_manager.train.env_configs
     base, extra = divmod(count, len(configs.tags))
@@ -227,9 +234,13 @@ def probe_specs(
 
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
-    """Content hashes of all validation puzzles and of all evaluation sets. Environments with a
-    small finite set of puzzles are exempt, since training and validation share their puzzles. If
-    sampling shows that a game has too few puzzles, it is exempt as well, with a warning."""
+    """Return the content hashes of all puzzles that training must not use: those of validation and
+    of all evaluation sets.
+
+    Validation puzzles of environments with a small finite set of puzzles are left out, since
+    training and validation share them. The same applies, with a warning, if sampling shows that a
+    game has too few puzzles.
+    """
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):

@@ -1,8 +1,8 @@
 """Stage 2: supervised fine-tuning on world-model data (SPA, arXiv 2510.15047, section 2.2).
 
-One step: a batch of examples, the negative log-likelihood of their response tokens, an update of
-the policy. `train_sft` is the whole loop. Batches, loss and update are in `sft_updates`, examples
-in `spa.worldmodel.sft_data`; `sft_run` loads the model and the data.
+One step takes a batch of examples, computes the negative log-likelihood of their response tokens,
+and updates the policy. `train_sft` is the whole loop. Batches, loss and update are in
+`sft_updates`, and examples in `spa.worldmodel.sft_data`. `sft_run` loads the model and the data.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,15 @@ from spa.training.update import MicroBatching, Trainable
 from spa.types import Metrics
 from spa.worldmodel.sft_data import SFTData
 
-# Freed memory is returned to the system only every so many steps, because that takes time.
+# Number of steps after which freed memory is returned to the system. This takes time, so it is not
+# done at every step.
 RELEASE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """The policy that SFT trains, with its optimizer. template: the chat template saved with it.
-    micro: how batches are split into micro-batches."""
+    """The policy that SFT trains, with its optimizer. Checkpoints include `template`, its chat
+    template. `micro` is the split of batches into micro-batches."""
 
     policy: Trainable
     template: ChatTemplate
@@ -53,8 +54,9 @@ def train_sft(
     data: SFTData,
     probe: Callable[[int], Metrics] | None,
 ) -> None:
-    """Run supervised fine-tuning: batch of examples -> masked log-likelihood -> step; when due,
-    loss on validation examples and accuracy on held-out puzzles (`probe`).
+    """Run supervised fine-tuning: batch of examples -> masked log-likelihood -> update. When
+    validation is due, also compute the loss on validation examples and call `probe(step)`, which
+    measures accuracy on held-out puzzles.
 
     With several ranks, each trains on its own share, but all run this same loop. If the process is
     asked to stop, saves a checkpoint and raises StopRequested.

@@ -27,10 +27,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Puzzles for measuring the model during SFT, and the worker that plays them. The puzzles are
-    neither in the examples nor in validation, so decisions based on them do not bias the final
-    comparison. seen: number of these puzzles that are in the examples after all, because the game
-    has too few; None if unknown, because the examples do not name their puzzles."""
+    """Puzzles for measuring the model during SFT, and the worker that plays them.
+
+    The puzzles are neither in the examples nor in validation, so decisions based on them do not
+    bias the final comparison. If the game has too few puzzles, `seen` of them are in the examples
+    after all. `seen` is None if the examples do not name their puzzles.
+    """
 
     worker: setup.RolloutWorker
     template: ChatTemplate

@@ -26,13 +26,15 @@ from spa.types import Metrics
 from spa.worldmodel.sft_data import find_data, make_data
 
 MakeProbe = Callable[[Learner, Recorder], Callable[[int], Metrics]]
-"""Builds the measurement that SFT makes of the model at validation, given the step."""
+"""Function that builds the probe of SFT: the result takes a step and returns world-model
+metrics."""
 
 
 def open_stage(
     cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False
 ) -> Stage:
-    """Open stage 2 in a folder."""
+    """Create the `Stage` of SFT in a folder, to be entered with `with`. `again` runs it even if it
+    is finished."""
     trainer = cfg.sft.trainer
     return Stage(
         cfg,
@@ -48,7 +50,11 @@ def open_stage(
 def fine_tune(
     cfg: Config, stage: Stage, data: Path | None, make_probe: MakeProbe | None = None
 ) -> None:
-    """Load `sft.model.partial_pretrain` (by default `model_path`) and the data set, and train."""
+    """Load the model `sft.model.partial_pretrain` and the data set, and train until the last step.
+
+    `data` is the folder of the self-play data. `make_probe` builds the measurement at validation;
+    without it, the model is measured only on validation examples.
+    """
     limit_kernel_caches()
     device = pick_device(cfg)
     model, template = load_model(cfg, stage.resume_from, device)
@@ -75,7 +81,8 @@ def make_learner(
     resume: Path | None,
     device: torch.device,
 ) -> Learner:
-    """Combine the model with its optimizer, which resumes from the checkpoint `resume`."""
+    """Combine the model with its optimizer, for `steps` steps. If the checkpoint `resume` is given,
+    load the state of the optimizer from it."""
     own = cfg.sft
     check_optimizer(own.optim.name, own.model.strategy)
     policy = trainable(
@@ -99,10 +106,13 @@ def make_learner(
 
 
 def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
-    """Return the fingerprint of stage 2 when it runs alone on the data set that it finds. It
-    depends on the fingerprint of the stage that made the data, or on the content of the data if spa
-    did not make it. Data from a later round of self-play also count by content, because their
-    fingerprint includes the earlier rounds, which fine-tuning alone does not continue."""
+    """Return the fingerprint of stage 2 when it runs alone, on the configured data set or the one
+    in `data`.
+
+    It includes the fingerprint of the self-play stage that made the data, or the content of the
+    data if spa did not make it. Data of a later self-play round also count by content: their
+    fingerprint includes earlier rounds, whose model this stage does not start from.
+    """
     folder = find_data(cfg, data)
     named = cfg.sft.data.train_files or cfg.data.train_files
 

@@ -34,8 +34,9 @@ def teacher_forced_accuracy(
     form: ResponseFormat,
     template: ChatTemplate,
 ) -> Metrics:
-    """Return the share of correct parts of responses, for each kind of part in `form.parts`. A part
-    is correct if each of its tokens is the most likely one; a token belongs to the part that
+    """Return the share of correct response parts for each kind of part in `form.parts`, as metrics.
+
+    A part is correct if each of its tokens is the most likely one. A token belongs to the part that
     contains its last character.
 
     is_right: bool [B, A]; entry t tells whether token t + 1 of the sequence is the most likely one.
@@ -87,8 +88,9 @@ def update(
 
 
 def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch.Tensor, LossInfo]:
-    """The summed negative log-likelihood of a micro-batch's masked tokens, divided by the number of
-    masked tokens in the whole batch (`targets`)."""
+    """Return a micro-batch's share of the mean loss, and sums to report. The loss is the summed
+    negative log-likelihood of the masked tokens, divided by `targets`, their number in the whole
+    batch."""
     logprobs, entropy = token_logprobs(
         model, batch.input_ids, batch.mask, images=batch.images, with_entropy=True
     )
@@ -135,7 +137,7 @@ def validation_loss(
     one is required."""
     tokens = token_batch(batch, reader)
     losses = forward_passes(part, tokens, micro, device, _summed_nll)
-    # Each rank has scored its share of the examples: the sums are added before they are divided.
+    # Each rank has computed the loss of its own examples, so the sums of all ranks are added first.
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in losses), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
 
@@ -148,8 +150,8 @@ def forced_accuracy(
     device: torch.device,
     template: ChatTemplate,
 ) -> Metrics:
-    """Teacher-forced accuracy of each kind of part: the share that the model would write greedily,
-    given the true text before it."""
+    """Compute the teacher-forced accuracy for each kind of response part: the share of parts that
+    the model would write greedily, given the true text before them."""
     # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
     greedy = SamplingParams(top_k=1)
     logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)

@@ -70,8 +70,8 @@ def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> 
 
 
 def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:
-    """Number of tokens in a micro-batch whose activations fit into `free` bytes; None if less than
-    `LEAST`."""
+    """Return the number of tokens in a micro-batch whose activations fit into `free` bytes, at most
+    `MOST`; None if it is below `LEAST`."""
     width = FULL if settings.dtype == "float32" else HALF
     checkpointing = settings.enable_gradient_checkpointing
     each = memory.activations(shape, 1, checkpointing=checkpointing, width=width)
@@ -81,7 +81,8 @@ def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The sharding of a model. count: number of shards. offload: whether they are in CPU memory."""
+    """The sharding of a model into `count` shards, which are kept in CPU memory if `offload` is
+    set."""
 
     count: int
     offload: bool
@@ -138,8 +139,11 @@ def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, 
 def kept_by_engine(
     cfg: Config, shape: ModelShape, gpu_bytes: float, ranks: int = 1
 ) -> dict[str, int]:
-    """Memory that the engine keeps while the models are updated, in bytes by component. vLLM sleeps
-    and keeps none; the local engine keeps its copy of the weights, and its KV cache if small."""
+    """Return the memory that the engine keeps while the models are updated, in bytes by component.
+
+    vLLM frees its memory during updates. The local engine keeps its copy of the weights, and also
+    its KV cache if that is small (`KEPT_SHARE`).
+    """
     if cfg.actor_rollout_ref.rollout.name == "vllm":
         return {}
     held = held_by_engine(cfg, shape, ranks)
