@@ -1,5 +1,5 @@
-"""The interface of an environment: a Gymnasium environment whose observation is text. Its actions may
-be labelled; the functions for labels number them from 1."""
+"""Interface of environments: Gymnasium environments whose observations are text. Actions may have
+labels, which are numbered from 1."""
 
 import copy
 import sys
@@ -39,10 +39,11 @@ class PushPuzzle:
     """The board of a game in which a player pushes boxes onto targets.
 
     The key of a cell is its row and column, one digit each. The key of a state (`state_key`) is the
-    player's cell followed by the boxes' cells in order. rows: the cells inside the border. floor:
-    the cells that are not walls. targets: the target cells. steps: the row and column offset of
-    each action. at: returns a copy of the game in the state with a given key, or None if the room
-    has no such state.
+    player's cell followed by the boxes' cells in order.
+
+    `rows` holds the cells inside the border, row by row, `floor` the cells that are not walls, and
+    `targets` the target cells. `steps` maps each action to its row and column offset. `at` returns
+    a copy of the game in the state with a given key, or None if there is no such state.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -69,8 +70,7 @@ class TextEnv(gymnasium.Env[str, Action]):
     default_state_text: StateText = "grid"
 
     finite_puzzles: bool = False
-    """True if there are so few puzzles that training and validation share them. The environment's
-    card reports this."""
+    """True if there are so few puzzles that training and validation must share them."""
 
     players: int = 1
     """Number of players. With several, `step` is a move of `current_player`, and `info` has
@@ -78,8 +78,8 @@ class TextEnv(gymnasium.Env[str, Action]):
     those of the player who moved."""
 
     max_steps: int = sys.maxsize
-    """Number of steps after which the game truncates an episode. `best_success` takes it into
-    account."""
+    """Number of steps after which the game truncates an episode. `best_success` counts only steps
+    up to this limit."""
 
     steps: int = 0
     """Number of actions taken in this episode, in a game with `max_steps`."""
@@ -90,15 +90,15 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def state_text(self, mode: StateText) -> str:
-        """The current state as text, without a trailing newline; defined in every state, including
-        terminal ones.
+        """Return the current state as text, without a trailing newline. It must work in every
+        state, including terminal ones.
 
         Environments without coordinates (word problems, a shop) return the same text for every
         mode.
         """
 
     def current_player(self) -> int:
-        """Index of the player to move, 0 to `players` - 1."""
+        """Return the index of the player to move, from 0 to `players` - 1."""
         return 0
 
     def look_as(self, player: int) -> None:
@@ -106,9 +106,11 @@ class TextEnv(gymnasium.Env[str, Action]):
         which all players see the same need not override this."""
 
     def world_state_text(self, mode: StateText) -> str:
-        """The part of the current state that an agent should know, as text. It is the target of
-        world-model responses in training and evaluation: of the observation, and, after the
-        actions, of the prediction. Same arguments as `state_text`, and by default the same text.
+        """Return the part of the current state that an agent should know, as text.
+
+        World-model training and evaluation use it as the target: before the actions it is the
+        correct observation of a response, after them the correct prediction. It has the arguments
+        of `state_text`, and by default the same result.
 
         In a partially observed game, this may be the simulator's hidden state, or the relevant part
         of it.
@@ -116,16 +118,17 @@ class TextEnv(gymnasium.Env[str, Action]):
         return self.state_text(mode)
 
     def image(self) -> np.ndarray | None:
-        """The current state as an image, uint8 [H, W, 3], if prompts show it instead of the state
-        text; else None.
+        """Return the current state as an image, uint8 [H, W, 3], if prompts show it instead of the
+        state text; else None.
 
         World-model data, predictions and reports still use the text.
         """
         return None
 
     def to_action(self, text: str) -> Action | None:
-        """The action that a model's text names, or None if it names no action. By default it is the
-        number, from 1, of a label in `action_names`, ignoring case. Never raises.
+        """Return the action that a model's text names, or None if it names no action. By default,
+        the action is the number, from 1, of the label in `action_names` that equals the text,
+        ignoring case. Never raises.
 
         The result must not depend on the state: all actions of a turn are parsed before the first
         is executed, so a text that only a later state allows must already be understood. `step`
@@ -135,30 +138,33 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def instruction(self, mode: StateText) -> str:
-        """The rules of the game for the first prompt, in words that match this instance's options,
-        symbols and size.
+        """Return the rules of the game for the first prompt. They must match this instance's
+        options, symbols and size.
 
         If `mode` shows coordinates, the text also explains them (origin, order, and the range of
         this board).
         """
 
     def legend(self) -> dict[str, str]:
-        """Symbol -> meaning, from this instance's options; empty if the state is not a grid."""
+        """Return symbol -> meaning for this instance's options; empty if the state is not a
+        grid."""
         return {}
 
     def action_names(self) -> tuple[str, ...]:
-        """The labels that `to_action` understands; empty if actions are free text."""
+        """Return the labels that `to_action` understands; empty if actions are free text."""
         return ()
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The action texts that are allowed in the current state; empty if they cannot be listed.
-        Arbitrary once the game is over. Prompts list them if `custom_envs.TAG.show_legal_actions`
-        is set."""
+        """Return the action texts that are allowed in the current state; empty if they cannot be
+        listed. After the end of the game, the result is arbitrary.
+
+        Prompts list these actions if `custom_envs.TAG.show_legal_actions` is set.
+        """
         return self.action_names()
 
     def random_action(self, rng: Any) -> str:
-        """A uniformly random legal action as text, sampled with the NumPy generator `rng`: the
-        `random` policy. Never called when the game is over.
+        """Sample a uniformly random legal action with the NumPy generator `rng`, as the `random`
+        policy does. Never called when the game is over.
 
         Raises ConfigError if no actions are listed: an environment with free-text actions must
         override this method.
@@ -178,7 +184,7 @@ class TextEnv(gymnasium.Env[str, Action]):
 
         If actions or their legality may depend on the state, the plan is executed in a copy during
         sampling, and each action is sampled in the state that precedes it. The copy has its own
-        noise: a plan cannot foresee chance, which may still make an action illegal. If the game
+        noise, so random events of the real game may still make an action illegal. If the game
         cannot be copied, actions are sampled in the state at the start of the turn. So are actions
         after the end of the game or of the player's turn.
         """
@@ -199,8 +205,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return tuple(plan)
 
     def _rehearsal(self, rng: Any) -> "TextEnv | None":
-        """A copy in which to execute a random plan; None if all labels are legal in every state, or
-        if the game cannot be copied."""
+        """Return a copy in which to execute a random plan; None if all labels are legal in every
+        state, or if the game cannot be copied."""
         kind = type(self)
         if (
             kind.random_action is TextEnv.random_action
@@ -215,67 +221,72 @@ class TextEnv(gymnasium.Env[str, Action]):
             return None
 
     def example_actions(self) -> tuple[str, ...]:
-        """One to three action texts for the prompt's sample response, good moves from the current
-        state in this order: the solver's if there is a solver. An environment must override this if
-        the moves would reveal answers."""
+        """Return one to three action texts for the prompt's sample response: good moves from the
+        current state, in order. By default they come from the solver, or else are the first labels.
+
+        An environment must override this method if the moves would reveal answers.
+        """
         return self.expert_actions(3)[:3] or self.action_names()[:3]
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The best actions from the current state as texts, at most `limit`; empty if the
-        environment has no solver or the goal is out of reach. With chance, only the next action."""
+        """Return at most `limit` best actions from the current state, as texts. In a game with
+        chance, return only the next action.
+
+        Empty if the environment has no solver or the goal cannot be reached.
+        """
         return ()
 
     def optimal_steps(self) -> int | None:
-        """The fewest actions from the current state to the goal, if chance does not interfere; None
-        if there is no solver or no solution."""
+        """Return the fewest actions from the current state to the goal, assuming no random events;
+        None if there is no solver or no solution."""
         return None
 
     difficulty_unit: str = "fewest actions"
     """Unit of `puzzle_difficulty`, as a table heading."""
 
     def puzzle_difficulty(self) -> int | None:
-        """The difficulty of the puzzle right after `reset`, by which evaluations group puzzles; None
-        if it is not known."""
+        """Return the difficulty of the puzzle, by which evaluations group puzzles; None if it is
+        unknown. Called right after `reset`."""
         return self.optimal_steps()
 
     def best_success(self, limit: int) -> float | None:
-        """The probability that the best policy reaches the goal from the current state within
-        `limit` actions; None if it is not known."""
+        """Return the probability that the best policy reaches the goal from the current state
+        within `limit` actions; None if it is unknown. By default, assumes no random events."""
         steps = self.optimal_steps()
         return None if steps is None else float(steps <= self.within_steps(limit))
 
     def within_steps(self, limit: int) -> int:
-        """Number of actions, at most `limit`, that can be taken before `max_steps` ends the
-        episode."""
+        """Return the number of actions that can still be taken: `limit`, or fewer if `max_steps`
+        ends the episode earlier."""
         return min(limit, self.max_steps - self.steps)
 
     def greedy_action(self, rng: Any) -> str | None:
-        """The next action of a greedy walk that reduces a distance to the goal: a reference policy.
-        Ties are broken at random by the NumPy generator `rng`.
+        """Return the next action of a greedy walk that reduces a distance to the goal. Ties are
+        broken at random with the NumPy generator `rng`. The walk serves as a reference policy.
 
-        It uses only what the prompt shows, and does not look ahead. None if the game has no such
-        walk.
+        It uses only what the prompt shows, and does not look ahead. Returns None if the game has no
+        such walk.
         """
         return None
 
     def goal_distance(self) -> float | None:
-        """An estimate of the distance from the current state to the goal, 0 at the goal; None if
-        the game has none. The one-step look-ahead policy prefers states with a small distance."""
+        """Estimate the distance from the current state to the goal, 0 at the goal. The one-step
+        look-ahead policy prefers states with a small distance. None if the game has no estimate."""
         return None
 
     def state_value(self, text: str) -> float | None:
-        """Judge a state by its text alone. The text has the form of `world_state_text`, and may be
-        written by a model.
+        """Estimate the value of a state from its text alone. The text has the form of
+        `world_state_text`, and a model may have written it.
 
-        1: the goal is reached; -1: it is out of reach; 0: neither follows from the text; None: the
-        environment has no values. Planners choose the response whose predicted state has the
-        highest value. The method must not solve the puzzle.
+        Returns 1 if the goal is reached, -1 if it can no longer be reached, and 0 if neither
+        follows from the text; None if the environment has no values. Planners choose the response
+        whose predicted state has the highest value. The method must not solve the puzzle.
         """
         return None
 
     def clone(self, noise_seed: int | None = None) -> "TextEnv":
-        """An independent copy of the running game: the same actions lead both to the same states,
-        and neither affects the other.
+        """Return an independent copy of the running game. The same actions lead to the same states
+        in both, and neither affects the other.
 
         The copy continues a copy of the noise stream; with `noise_seed`, its noise comes from that
         seed from now on. Raises NotImplementedError if a game cannot be copied; then
@@ -294,53 +305,59 @@ class TextEnv(gymnasium.Env[str, Action]):
         return twin
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, take the random events of the game from the stream of `noise_seed`. Games
+        """Sample the random events of the game from the stream of `noise_seed` from now on. Games
         without chance need not override this."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
-    """Words in prompts for a state of a written search, or for a variable of `constraint_problem`:
-    its name, and a description of its short form."""
+    """Two phrases for prompts that ask for a written search: the name of a state, and a description
+    of its short form. For games with a `constraint_problem`, they describe a variable instead."""
 
     def state_key(self) -> str | None:
-        """A short name of the current state for written searches, without blanks, colons and
-        semicolons. States with equal names must have the same future. None: the game has no short
-        names."""
+        """Return a short name of the current state for written searches, without blanks, colons and
+        semicolons.
+
+        States with equal names must have the same future. None if the game has no short names.
+        """
         return None
 
     def way(self, key: str, action: str) -> str:
-        """Return what `action` passes in the state `key` of this puzzle before it reaches the next state,
-        as written searches and examples of single moves show it: `23c` in `Left23c>13`. Without
-        blanks, colons, semicolons and `>`; empty if it passes nothing."""
+        """Return the intermediate stop of `action`, taken in the state `key` of this puzzle, before
+        the next state is reached; empty if there is none.
+
+        Written searches and examples of single moves show it before the next state: `23c` in
+        `Left23c>13`. It must not contain blanks, colons, semicolons and `>`.
+        """
         return ""
 
     def state_outcome(self) -> str:
-        """The status of the current state for a written search, in a word. "goal" if the goal is
-        reached, another word if it is out of reach (hole, dead), else ""."""
+        """Return the status of the current state for a written search, as one word: "goal" if the
+        goal is reached, another word such as "hole" or "dead" if it can no longer be reached, else
+        ""."""
         return ""
 
     def constraint_problem(self) -> Mapping[str, Variable] | None:
-        """The current state as a constraint satisfaction problem, for derivations: the variables by
-        key, in the order in which they are filled.
+        """Return the current state as a constraint satisfaction problem, for responses that derive
+        a solution: the variables by key, in the order in which they are filled.
 
-        Each value that no neighbour of a variable has can be assigned to it, and the goal is
-        reached once all variables have values. Keys, values and actions contain no blanks, colons
-        and equals signs. None: the game is not a constraint satisfaction problem.
+        A variable can be assigned any value that none of its neighbours has. The goal is reached
+        once all variables have values. Keys, values and actions contain no blanks, colons and
+        equals signs. None if the game is not a constraint satisfaction problem.
         """
         return None
 
     def push_puzzle(self) -> PushPuzzle | None:
-        """The board for a best-first search, as prompts show it; None if the game is not about
-        pushing boxes."""
+        """Return the board as prompts show it, for a best-first search; None if the game is not
+        about pushing boxes."""
         return None
 
     def key_of_text(self, text: str) -> str | None:
-        """The `state_key` of the state that a text shows, from the text alone; None if it shows no
-        state."""
+        """Return the `state_key` of the state that a text shows, using the text alone; None if the
+        text shows no state."""
         return None
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """Render the state `key` of the puzzle that `text` shows, from `text` and `key` alone; None
-        if the puzzle has no such state."""
+        """Render the state `key` of the puzzle that `text` shows, using `text` and `key` alone;
+        None if the puzzle has no such state."""
         return None
 
     def outcome_of_text(self, text: str) -> str:
@@ -351,9 +368,9 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     @abstractmethod
     def puzzle_text(self) -> str:
-        """Text that identifies the puzzle: the initial state, including everything hidden from
-        view. Two episodes with the same text have the same puzzle. Splits and the train/validation
-        check hash it."""
+        """Return a text that identifies the puzzle: the initial state, including everything hidden
+        from view. Two episodes with the same text have the same puzzle. The hash of this text
+        assigns puzzles to splits and reveals overlap between training and validation."""
 
 
 def look_as_mover(env: TextEnv) -> None:
@@ -367,8 +384,8 @@ LONGEST_LABEL = 200
 
 
 def find_label(text: object, names: tuple[str, ...]) -> int | None:
-    """The number of the label that equals `text`, ignoring case and surrounding white space; None
-    if no label does."""
+    """Return the number, from 1, of the label that equals `text`; None if there is none. Ignores
+    case and surrounding white space."""
     if not isinstance(text, str) or len(text) > LONGEST_LABEL:
         return None
     wanted = text.strip().lower()
@@ -378,8 +395,8 @@ def find_label(text: object, names: tuple[str, ...]) -> int | None:
 
 
 def action_index(action: object, names: tuple[str, ...]) -> int | None:
-    """The index in `names`, from 0, of an action given by its number or label; None if there is no
-    such action."""
+    """Return the index in `names`, from 0, of an action given by its number (from 1) or its label;
+    None if there is no such action."""
     if isinstance(action, str):
         action = find_label(action, names)
     # True is an int in Python and would pass as action 1.
@@ -415,5 +432,5 @@ def require_labels(where: str, names: object) -> tuple[str, ...]:
 
 
 def label_space(size: int) -> spaces.Space[Any]:
-    """The action space for `size` labels."""
+    """Return the action space for `size` labels, numbered from 1."""
     return spaces.Discrete(size, start=1)

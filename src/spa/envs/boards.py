@@ -1,4 +1,4 @@
-"""Read files of boards."""
+"""Read puzzle boards from text files."""
 
 from pathlib import Path
 
@@ -6,13 +6,15 @@ from spa.errors import DataError
 
 
 def board_lines(text: str) -> list[str]:
-    """The lines of a board, without surrounding line breaks. Files may have Windows line breaks."""
+    """Split a board into lines, without the line breaks around it. Accepts Windows line breaks."""
     return [line.rstrip("\r") for line in text.strip("\r\n").split("\n")]
 
 
 def read_boards(path: Path | str) -> list[str]:
-    """Read the boards of a text file, each for `reset(options={"board": text})`: Sokoban levels
-    separated by an empty line or a line that begins with `;` (Boxoban), or one Sudoku per line.
+    """Read the boards of a text file, each as a string for `reset(options={"board": text})`.
+
+    The file has either one Sudoku per line, or Sokoban levels that are separated by an empty line
+    or by a line that begins with `;` (Boxoban).
 
     Raises DataError if the file cannot be read or has no board.
     """

@@ -19,12 +19,12 @@ class Past:
 
 
 def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
-    """A copy of the running game `env`: its `clone`, or else a new environment in which `past` is
-    replayed.
+    """Return a copy of the running game `env`: its `clone`, or else a new environment in which
+    `past` is replayed.
 
-    With `noise_seed`, a clone samples new noise from now on; a replayed game cannot, and continues
-    as the original would. Raises EnvFault if the replay leads to another state, because the game is
-    then not determined by its seed.
+    With `noise_seed`, a clone samples new noise from now on. A replayed game ignores `noise_seed`
+    and has the same noise as the original. Raises EnvFault if the replay reaches another state than
+    `env`, which means that the seeds do not determine the game.
     """
     try:
         return env.clone(noise_seed)
@@ -34,7 +34,7 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     twin.reset(seed=past.seed, options=dict(past.options))
     for action in past.actions:
         twin.step(action)
-    # Hidden state cannot be compared, only the state text that the player to move sees.
+    # Only the state text that the player to move sees can be compared, not hidden state.
     for game in (twin, env):
         look_as_mover(game)
     if twin.state_text("grid_and_coords") != env.state_text("grid_and_coords"):
@@ -48,9 +48,12 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
 def execute(
     env: TextEnv, actions: Sequence[str], limit: int, *, own_turn: bool = False
 ) -> tuple[tuple[str, ...], bool]:
-    """Take the actions that the environment understands, at most `limit`, until the game ends.
-    Returns the taken actions, and whether the game ended. own_turn: stop once it is another
-    player's turn."""
+    """Execute `actions` until the game ends or `limit` actions were taken. Texts that name no
+    action are skipped.
+
+    With `own_turn`, execution also stops once it is another player's turn. Returns the executed
+    actions and whether the game ended.
+    """
     taken: list[str] = []
     mover = env.current_player() if own_turn and env.players > 1 else None
     for text in actions:

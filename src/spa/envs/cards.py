@@ -1,8 +1,9 @@
 """Environment cards: reference scores of each tag, measured before any training.
 
-A card fixes a tag: its options, the hash of its first puzzles, the best possible success within the
-limit of actions, and the success of random play. A score means little without the last two. The
-limit of actions is `max_actions_per_traj`, or fewer if the turns allow fewer.
+A card records the options of a tag and the hash of its first 1,000 puzzles. It also records the
+best possible success rate within the limit of actions, and the success rate of random play. A
+model's score means little without these two. The limit of actions is `max_actions_per_traj`, or
+fewer if the turns allow fewer.
 """
 
 import json
@@ -19,14 +20,14 @@ class Card:
 
     tag: str
     env_type: str
-    version: int
+    version: int  # of the puzzles; increases whenever they change
     options: dict[str, Any]
-    max_actions_per_traj: int  # or fewer, if the turns allow fewer
+    max_actions_per_traj: int  # limit of actions, or fewer if the turns allow fewer
     distinct_puzzles: int  # among the first 1,000 seeds; fewer than 1,000 means that puzzles repeat
     puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
     # Mean probability that the best policy succeeds within `max_actions_per_traj`; None if unknown.
     optimum: float | None
-    optimum_by: str
+    optimum_by: str  # method that computed `optimum`
     random_success: float  # success rate of uniformly random legal actions
     random_score: float  # mean sum of rewards of those episodes
     # Success rates of two other reference policies (`spa.envs.reference`); None if the game does
@@ -45,15 +46,16 @@ class Card:
 
 @lru_cache
 def shipped() -> tuple[Card, ...]:
-    """All shipped cards: first those of the tags in `base`, then those of presets with other
-    options or turn limits."""
+    """Return all shipped cards. The tags in `base` come first, then presets with other options or
+    turn limits."""
     text = (resources.files("spa") / "assets" / "cards.json").read_text(encoding="utf-8")
     return tuple(Card(**row) for row in json.loads(text)["cards"])
 
 
 @lru_cache
 def cards() -> dict[str, Card]:
-    """The shipped cards of the tags in `base`."""
+    """Map each tag to its first shipped card. For a tag in `base`, this is the card with its
+    options there."""
     first: dict[str, Card] = {}
     for row in shipped():
         first.setdefault(row.tag, row)
@@ -68,16 +70,19 @@ def card_with(
     *,
     among: Iterable[Card] | None = None,
 ) -> Card | None:
-    """The card of a tag that was measured with these settings, from the shipped cards or from
-    `among`; None if there is no such card."""
+    """Return the card of a tag that was measured with these settings; None if there is no such
+    card. Searches the cards in `among`, by default the shipped ones."""
     rows = shipped() if among is None else among
     same = (row for row in rows if row.tag == tag and row.describes(env_type, options, max_actions))
     return next(same, None)
 
 
 def mean_success(won: Sequence[bool | None]) -> float | None:
-    """The share of puzzles that a policy solves; None if there are no puzzles, or if the game does
-    not support the policy on one of them."""
+    """Return the share of puzzles that a policy solves.
+
+    `won` has one entry per puzzle, None if the game does not support the policy there. Returns None
+    if any entry is None or there are no puzzles.
+    """
     return None if None in won or not won else round(sum(map(bool, won)) / len(won), 4)
 
 
@@ -87,12 +92,12 @@ def share(success: float | None) -> str:
 
 
 def mean_optimum(best: Sequence[float | None]) -> float | None:
-    """The mean success of the best policy over puzzles; None if there are no puzzles, or if it is
-    unknown for one of them."""
+    """Return the mean success probability of the best policy over puzzles; None if there are no
+    puzzles, or if it is unknown for one of them."""
     known = [share for share in best if share is not None]
     return sum(known) / len(known) if known and len(known) == len(best) else None
 
 
 def plain_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options as JSON would store them: keys are strings."""
+    """Return the options as they are after a round trip through JSON: all keys are strings."""
     return json.loads(json.dumps(dict(options or {}), default=dict))

@@ -1,4 +1,4 @@
-"""The coordinate sentence: the positions of all objects in words."""
+"""Build the coordinate sentence, which gives the positions of all objects in words."""
 
 from collections.abc import Iterable
 
@@ -6,14 +6,16 @@ Cell = tuple[int, int]
 
 
 def cell_list(cells: Iterable[Cell]) -> str:
-    """Cells as `(0,1) (1,0)`, in the given order."""
+    """Format cells as `(0,1) (1,0)`, in the given order."""
     return " ".join(f"({row},{col})" for row, col in cells)
 
 
 def phrase(singular: str, plural: str, symbol: str, cells: Iterable[Cell]) -> str:
-    """`hole (O) is at (0,1)`, `holes (O) are at (0,1) (1,0)` in row-major order, or `no holes (O)`.
+    """Describe where all objects of one kind are.
 
-    A kind of object is never left out, so that the sentence has the same parts in every state.
+    Examples: `hole (O) is at (0,1)`, `holes (O) are at (0,1) (1,0)` in row-major order, or `no
+    holes (O)`. A kind without objects is mentioned too, so that the sentence has the same parts in
+    every state.
     """
     ordered = sorted(cells)
     if not ordered:

@@ -16,7 +16,7 @@ from spa.errors import ConfigError, nearest
 
 FOLDER = "eval_sets"
 SAMPLES = 2
-"""Number of episodes per puzzle that are sampled at temperature 1; one more is greedy."""
+"""Number of sampled episodes per puzzle, at temperature 1. One more episode is greedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class EvalSet:
 
     @property
     def digest(self) -> str:
-        """sha256 of all fields of the set."""
+        """Return the SHA-256 hash of all fields of the set."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def overrides(self) -> list[str]:
-        """The overrides that make a configuration play this set."""
+        """Return the configuration overrides with which validation plays this set."""
         return [
             f"es_manager.val.env_configs.tags=[{self.tag}]",
             f"es_manager.val.env_configs.n_groups=[{len(self.seeds)}]",
@@ -51,7 +51,7 @@ class EvalSet:
 
 
 def eval_set_names() -> tuple[str, ...]:
-    """The names of the shipped sets, sorted."""
+    """Return the names of the shipped sets, sorted."""
     return tuple(sorted(file.name.removesuffix(".json") for file in _files()))
 
 
@@ -75,7 +75,7 @@ def eval_set(name: str) -> EvalSet:
 
 
 def to_json(made: EvalSet) -> str:
-    """The JSON text of a set's file."""
+    """Format a set as the JSON text of its file, including the hash."""
     rows = {**asdict(made), "sha256": made.digest}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
     return f"{{\n{lines}\n}}\n"
@@ -83,7 +83,7 @@ def to_json(made: EvalSet) -> str:
 
 @lru_cache
 def eval_set_hashes() -> frozenset[str]:
-    """The content hashes of the puzzles of all shipped sets."""
+    """Return the content hashes of the puzzles in all shipped sets."""
     return frozenset(
         content for name in eval_set_names() for content in eval_set(name).puzzle_hashes
     )

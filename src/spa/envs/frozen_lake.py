@@ -1,5 +1,5 @@
-"""FrozenLake: cross the ice to the goal without falling into a hole (after RAGEN's
-`ragen/env/frozen_lake`)."""
+"""FrozenLake: cross the ice to the goal without falling into a hole. Follows RAGEN's
+`ragen/env/frozen_lake`."""
 
 import re
 from collections.abc import Mapping
@@ -34,8 +34,8 @@ SPRITES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sentence:
-    """A parsed coordinate sentence. things: the text before the player's cell. holes, goal, player:
-    cells as (row, column)."""
+    """A parsed coordinate sentence. `things` is the text before the player's cell. Cells are (row,
+    column)."""
 
     things: str
     holes: frozenset[tuple[int, int]]
@@ -46,8 +46,8 @@ class _Sentence:
 class FrozenLake(GridGame):
     """A square lake with holes, a player and a goal. Reward 1 on reaching the goal, else 0.
 
-    On slippery ice, an action moves in its own direction with probability `success_rate`, else to
-    one of the two sides.
+    On slippery ice, a move goes in the intended direction with probability `success_rate`, and
+    otherwise to one of the two sides with equal probability.
     """
 
     changes = ("_noise",)
@@ -69,8 +69,10 @@ class FrozenLake(GridGame):
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
-        """p: probability that a cell is frozen. success_rate: probability of the intended move on
-        slippery ice."""
+        """`size` is the number of rows and columns, `p` the probability that a cell is frozen, and
+        `success_rate` the probability of the intended move on slippery ice. `max_steps` truncates
+        episodes. `grid_lookup`, `grid_vocab` and `action_lookup` replace symbols, their meanings
+        and labels."""
         self.size = require_int(NAME, "size", size, 2, 64)
         self.p = require_rate(NAME, "p", p)
         self.is_slippery = require_bool(NAME, "is_slippery", is_slippery)
@@ -88,10 +90,11 @@ class FrozenLake(GridGame):
             state_text=state_text,
         )
         self._tables = [moves(self.size, direction) for direction in TURNS]
-        # The index of each label in TURNS; an `action_lookup` may have permuted the labels.
+        # For each label, the index of its direction in TURNS: `action_lookup` may have permuted the
+        # labels.
         self._turns = [TURNS.index(direction) for direction in self._means]
         self._names = [f"({row},{col})" for row in range(self.size) for col in range(self.size)]
-        # An upper limit for the length of a state text: the grid, the name of every cell, and the
+        # Upper bound on the length of a state text: the grid, the name of every cell, and the
         # words.
         longest = self.size * (self.size + 1) + 16 * self.size**2 + 200
         self.observation_space = text_space(longest)
@@ -99,8 +102,8 @@ class FrozenLake(GridGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the puzzle of `seed`, or the one written in `options["board"]` (as `puzzle_text`
-        writes it)."""
+        """Start the puzzle of `seed`, or the one in `options["board"]`, which has the form of
+        `puzzle_text`."""
         puzzle_seed, noise_seed = reset_seeds(self, seed, options)
         board = (options or {}).get("board")
         if board is None:
@@ -112,7 +115,8 @@ class FrozenLake(GridGame):
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
-        # Caches that the first state text of a lake fills: only the player changes.
+        # Caches of the parts that are the same in all states of a lake, filled by its first state
+        # text.
         self._grid_chars = ""
         self._things = ""
         # `_slip` creates the stream when a move first needs it, since many lakes never need one.
@@ -131,7 +135,7 @@ class FrozenLake(GridGame):
         # After the end, an action neither moves the player nor earns a reward.
         over = before in self._ends
         index = (
-            # A number, the usual case, does not need the slower `action_index`.
+            # Fast path: actions are usually numbers, which do not need the slower `action_index`.
             action - 1
             if type(action) is int and 0 < action <= 4
             else action_index(action, self._labels)
@@ -154,7 +158,7 @@ class FrozenLake(GridGame):
         return self.state_text(self.default_state_text), reward, terminated, truncated, info
 
     def _slip(self) -> int:
-        """Sample the slip of a move on slippery ice: -1, 0 or 1 quarter turns."""
+        """Sample the slip of a move on slippery ice, as an offset in TURNS: -1, 0 or 1."""
         if self._noise is None:
             self._noise = Noise(seeds.stream(self._noise_seed, "frozen_lake/noise"), 16)
         number = self._noise()
@@ -163,7 +167,7 @@ class FrozenLake(GridGame):
         return -1 if number < (1 + self.success_rate) / 2 else 1
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample slips from the stream of `noise_seed`."""
+        """Sample slips from the stream of `noise_seed` from now on."""
         self._noise_seed = noise_seed
         self._noise = None
 
@@ -235,7 +239,7 @@ class FrozenLake(GridGame):
         return Lake(self.size, flat.index("P"), flat.index("G"), holes)
 
     def puzzle_text(self) -> str:
-        """The initial board in the standard symbols, whatever this instance's symbols are."""
+        """Return the initial board in the standard symbols, even if this instance has others."""
         lake = self.lake
         size = self.size
         flat = ["O" if cell in lake.holes else "_" for cell in range(size * size)]
@@ -247,15 +251,15 @@ class FrozenLake(GridGame):
         return self.success_rate if self.is_slippery else 1.0
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first `limit` moves of a shortest path; on slippery ice only the next move, which is
-        the best one with `limit` actions left."""
+        """Return the first `limit` moves of a shortest path. On slippery ice, return only the next
+        move: the best one with `limit` actions left."""
         if self.is_slippery:
             turn = best_turn(self.lake, self._rate(), self.player, limit)
             return () if turn is None else (self._labels[self._turns.index(turn)],)
         return self._way(limit)
 
     def example_actions(self) -> tuple[str, ...]:
-        """The first three moves of a shortest path, ignoring slips."""
+        """Return the first three moves of a shortest path, ignoring slips."""
         return self._way(3)
 
     def _way(self, limit: int) -> tuple[str, ...]:
@@ -272,18 +276,18 @@ class FrozenLake(GridGame):
         return tuple(way)
 
     def optimal_steps(self) -> int | None:
-        """The length of a shortest path to the goal, ignoring slips; None in a hole."""
+        """Return the length of a shortest path to the goal, ignoring slips; None in a hole."""
         return shortest_path(self.lake, self.player)
 
     def best_success(self, limit: int) -> float:
-        """The probability that the best policy reaches the goal within `limit` actions (fewer if
-        `max_steps` ends the episode earlier), by value iteration."""
+        """Compute the probability that the best policy reaches the goal within `limit` actions, by
+        value iteration. `max_steps` may end the episode earlier."""
         limit = max(0, self.within_steps(limit))
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A move that shortens the distance in rows and columns, as if there were neither holes nor
-        slips."""
+        """Return a random move among those that reduce the Manhattan distance to the goal, ignoring
+        holes and slips; None at the goal."""
         nearer = [
             label
             for label, turn in zip(self._labels, self._turns, strict=True)
@@ -292,7 +296,7 @@ class FrozenLake(GridGame):
         return nearer[int(rng.integers(len(nearer)))] if nearer else None
 
     def goal_distance(self) -> float:
-        """The Manhattan distance between the player and the goal."""
+        """Return the Manhattan distance between the player and the goal."""
         return self._to_goal(self.player)
 
     def _to_goal(self, cell: int) -> int:
@@ -301,21 +305,21 @@ class FrozenLake(GridGame):
         return abs(row - goal_row) + abs(col - goal_col)
 
     def state_value(self, text: str) -> float:
-        """1 if the text shows the player on the goal, -1 in a hole, else 0."""
-        # Only the grid is searched for symbols, which may also be letters of the sentence.
+        """Return 1 if the text shows the player on the goal, -1 if in a hole, else 0."""
+        # Symbols are searched only in the grid, because they may also be letters of the sentence.
         grid = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
         if "on the goal" in text or self._symbols[5] in grid:
             return 1.0
         return -1.0 if "in a hole" in text or self._symbols[4] in grid else 0.0
 
     def state_key(self) -> str | None:
-        """The player's row and column as two digits; None on slippery ice and on boards of more
-        than ten rows."""
+        """Return the player's row and column as two digits; None on slippery ice and on boards of
+        more than ten rows."""
         row, col = divmod(self.player, self.size)
         return None if self.is_slippery or self.size > 10 else f"{row}{col}"
 
     def state_outcome(self) -> str:
-        """ "goal", "hole", or "" on ice."""
+        """Return "goal", "hole", or "" on ice."""
         return (
             "goal"
             if self.player == self.lake.goal
@@ -325,13 +329,15 @@ class FrozenLake(GridGame):
         )
 
     def key_of_text(self, text: str) -> str | None:
-        """The player's cell in a coordinate sentence; None for other texts."""
+        """Return the player's cell in a coordinate sentence as two digits; None for other texts."""
         read = self._read(text)
         return None if read is None or self.size > 10 else f"{read.player[0]}{read.player[1]}"
 
     def text_of_key(self, text: str, key: str) -> str | None:
-        """The coordinate sentence `text` with the player in the cell `key`; None if `text` is not
-        such a sentence, or if the board has no such cell."""
+        """Return the coordinate sentence `text` with the player moved to the cell `key`.
+
+        Returns None if `text` is not a coordinate sentence, or if the board has no such cell.
+        """
         read = self._read(text)
         if read is None or len(key) != 2 or not (key.isascii() and key.isdecimal()):
             return None
@@ -344,7 +350,8 @@ class FrozenLake(GridGame):
         return f"{read.things}{coords.cell_list([cell])}{where}"
 
     def outcome_of_text(self, text: str) -> str:
-        """The outcome in a coordinate sentence: "goal", "hole" or an empty string."""
+        """Return the outcome in a coordinate sentence: "goal", "hole" or "". Other texts have the
+        outcome ""."""
         read = self._read(text)
         if read is None:
             return ""
@@ -379,7 +386,7 @@ class FrozenLake(GridGame):
         ]
 
     def instruction(self, mode: StateText) -> str:
-        """The rules, and how coordinates are numbered if they are shown."""
+        """Return the rules and, if coordinates are shown, an explanation of them."""
         text = (
             "You are crossing a frozen lake. Walk over the ice to the goal and do not step into a hole: a hole ends "
             "the game. Each action moves you by one cell; a move off the lake leaves you where you are."

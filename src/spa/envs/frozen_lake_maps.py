@@ -1,4 +1,5 @@
-"""Random lakes like those of RAGEN's `ragen/env/frozen_lake`, and the moves on them."""
+"""Generate random lakes by the method of RAGEN's `ragen/env/frozen_lake`, and tabulate the moves on
+them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,7 +8,7 @@ import numpy as np
 
 from spa.envs.options import uniforms
 
-TURNS = ("left", "down", "right", "up")  # in circular order: a slip leads to a neighbour
+TURNS = ("left", "down", "right", "up")  # circular: a slip leads to a neighbour
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 
@@ -23,8 +24,10 @@ class Lake:
 
 
 def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
-    """Generate a random lake whose goal can be reached. Cells are frozen with probability `p`;
-    start and goal are uniform."""
+    """Generate a random lake whose goal can be reached from its start.
+
+    Each cell is frozen with probability `p`. Start and goal are sampled uniformly.
+    """
     uniform = uniforms(rng)
     cells = size * size
     # The loop ends for every `p`: even without ice, start and goal are sometimes neighbours.
@@ -33,8 +36,8 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
         holes = frozenset([cell for cell in range(cells) if uniform() >= p])
         start = int(uniform() * cells)
         goal = int(uniform() * cells)
-        # As in the original, an unsuitable lake is discarded as a whole, and start and goal replace
-        # holes.
+        # As in the original, start and goal replace holes, and an unsuitable lake is discarded as a
+        # whole.
         if start != goal:
             lake = Lake(size, start, goal, holes - {start, goal})
             if _reachable(lake):
@@ -43,8 +46,8 @@ def generate_lake(rng: np.random.Generator, size: int, p: float) -> Lake:
 
 @lru_cache(maxsize=256)
 def moves(size: int, direction: str) -> tuple[int, ...]:
-    """For each cell, the cell that a move in `direction` leads to; a move off the lake leads back
-    to the cell itself."""
+    """Return, for each cell, the cell that a move in `direction` leads to. A move off the lake
+    leads back to the same cell."""
     down, right = STEPS[direction]
     last = size - 1
     return tuple(

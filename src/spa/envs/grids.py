@@ -1,5 +1,5 @@
-"""Shared parts of FrozenLake and Sokoban: a board as a grid, a sentence and an image, with symbols
-and labels that options can change."""
+"""Base class of FrozenLake and Sokoban, which renders a board as a text grid, a sentence and an
+image. Options can change symbols and labels."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from spa.envs.sprites import picture
 class GridGame(TextEnv):
     """Base class of games on a grid."""
 
-    metadata = {  # noqa: RUF012 (Gymnasium's own form)
+    metadata = {  # noqa: RUF012 (Gymnasium declares it this way)
         "render_modes": ["text", "text_with_coordinates", "rgb_array"],
         "render_fps": 4,
     }
@@ -32,8 +32,9 @@ class GridGame(TextEnv):
         render_mode: str,
         state_text: StateText | None,
     ) -> None:
-        """name: the environment's name in error messages. symbols, meanings, actions: the
-        original's defaults by id, which the options may replace."""
+        """`name` is the environment's name in error messages. `symbols`, `meanings` and `actions`
+        are the original's defaults by id. The other arguments are options of the user, some of
+        which replace these defaults."""
         self.default_state_text = choose_state_text(
             name, state_text, render_mode, self.metadata["render_modes"]
         )
@@ -45,15 +46,16 @@ class GridGame(TextEnv):
 
     @abstractmethod
     def _grid(self) -> str:
-        """The board as a text grid."""
+        """Return the board as a text grid."""
 
     @abstractmethod
     def _sentence(self) -> str:
-        """The coordinate sentence."""
+        """Return the coordinate sentence."""
 
     @abstractmethod
     def _sprites(self) -> list[list[tuple[str, ...]]]:
-        """The sprite names of every cell, row by row; within a cell, from bottom to top."""
+        """Return the sprite names of every cell, row by row. Within a cell, they are ordered from
+        bottom to top."""
 
     def state_text(self, mode: StateText) -> str:
         """The grid, the coordinate sentence, or both."""
@@ -64,7 +66,7 @@ class GridGame(TextEnv):
         return f"{self._grid()}\n{self._sentence()}"
 
     def action_names(self) -> tuple[str, ...]:
-        """The labels in the order of their ids."""
+        """Return the action labels in the order of their ids."""
         return self._labels
 
     def legend(self) -> dict[str, str]:
@@ -77,6 +79,6 @@ class GridGame(TextEnv):
         return self.state_text(self.default_state_text) if shown is None else shown
 
     def image(self) -> np.ndarray | None:
-        """An image, uint8 [16 * rows, 16 * cols, 3], if the render mode is `rgb_array`; else
-        None."""
+        """Render the board as uint8 [16 * rows, 16 * cols, 3] if the render mode is `rgb_array`;
+        return None otherwise."""
         return picture(self._sprites()) if self.render_mode == "rgb_array" else None

@@ -13,7 +13,7 @@ from spa.plugins import plugins
 
 _PATHS = (*ENVS.values(), *(point.value for point in plugins("envs").values()))
 IDS: dict[str, str] = {f"spa/{path.rpartition(':')[2]}-v0": path for path in _PATHS}
-"""Id -> module and class."""
+"""Gymnasium id -> import path `module:Class`."""
 
 for _id, _path in IDS.items():
     # Gymnasium warns if an id is registered twice.

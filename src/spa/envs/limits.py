@@ -1,11 +1,11 @@
 """Protection against third-party environment code: an error boundary, a time limit, and checks of
 return values.
 
-In the trainer's process, an exception or a time-out fails the episode. Code that crashes the
-process, or hangs in a C library, needs `es_manager.env_workers`: separate processes
-(`spa.envs.workers`). `LostEpisodes` records such episodes in the folder of the stage. A resumed run
-reads the records, so that exactly the same episodes fail again. Delete an episode's line in the
-file to play it again.
+In the trainer's process, an exception or a time-out fails the episode. Code that crashes its
+process, or hangs in a C library, must run in separate processes (`es_manager.env_workers`,
+`spa.envs.workers`). `LostEpisodes` records episodes that fail in this way in the stage folder. A
+resumed run reads the records, so that exactly the same episodes fail again. Delete an episode's
+line in the file to play it again.
 """
 
 import json
@@ -30,12 +30,12 @@ MOST_CHARACTERS = 200_000
 megabytes takes minutes."""
 
 MAKING_S = 120.0
-"""Extra seconds for building an environment, which may load data."""
+"""Extra seconds for creating an environment, which may load data."""
 
 
 def making_s(turn_s: float | None) -> float | None:
-    """Time limit in seconds for making or solving a puzzle, given the limit of a turn
-    (`es_manager.env_timeout_s`); None: no limit."""
+    """Return the time limit in seconds for creating or solving a puzzle. `turn_s` is the limit of a
+    turn (`es_manager.env_timeout_s`). None: no limit."""
     return None if turn_s is None else turn_s + MAKING_S
 
 
@@ -47,8 +47,10 @@ MOST_REWARD = 1e6
 
 
 class EnvCrash(EnvFault):
-    """A call of an environment (`call`) crashed its process, or hung so that the process was
-    killed. A repeated call would do the same."""
+    """A call of an environment crashed its process, or hung so that the process was killed.
+
+    `call` names the call. It would fail again if it were repeated.
+    """
 
     def __init__(self, text: str, call: str = "") -> None:
         super().__init__(text)
@@ -62,10 +64,11 @@ class TimedOut(BaseException):
 
 @contextmanager
 def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> Iterator[None]:
-    """Context for calls of an environment's code: any error becomes an EnvFault that names `what`.
+    """Context for calls of third-party code: errors become EnvFault. `what` names the call in the
+    messages of time-outs and of `sys.exit`.
 
-    EnvFault, SpaError (which the user can fix) and stop requests pass through, stop requests even
-    if the code swallowed them. seconds, advice: see `time_limit`.
+    EnvFault, SpaError (which the user can fix) and stop requests pass through. A stop request is
+    raised at the end even if the code swallowed it. For `seconds` and `advice`, see `time_limit`.
     """
     try:
         with time_limit(seconds, what, advice=advice):
@@ -86,8 +89,9 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
 
 @contextmanager
 def time_limit(seconds: float | None, what: str, *, advice: str = "") -> Iterator[None]:
-    """Raise TimedOut after `seconds`. The message contains `what`, `advice` and the place where the
-    code hung. There is no limit if `seconds` is None, or outside the main thread.
+    """Raise TimedOut if the code in this context runs for more than `seconds`. The message contains
+    `what`, `advice` and the lines where the code hung. There is no limit if `seconds` is None, or
+    outside the main thread.
 
     The limit is an alarm (SIGALRM). It interrupts Python code, sleeping and waiting, but not a loop
     inside a C library or code that sets its own alarms.
@@ -141,8 +145,8 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
 
 
 def checked_reward(value: Any) -> float:
-    """A reward that `step` returned, as a float; raises EnvFault if it is not a number or not
-    finite."""
+    """Return a reward of `step` as a float. Raises EnvFault if it is not a number, not finite, or
+    larger than `MOST_REWARD` in absolute value."""
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -179,12 +183,15 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
 
 
 MAKING = ("making it", "reset", "puzzle_text")
-"""Calls that build a puzzle: an episode that failed in one of them cannot be previewed either."""
+"""Calls that create a puzzle. If an episode failed in one of them, its puzzle cannot be previewed
+either."""
 
 
 class LostEpisodes:
-    """The failure reasons of crashed episodes by episode id, in an append-only JSON-lines file.
-    path: None keeps them in memory only."""
+    """Episodes that crashed, each with the reason, in an append-only JSON-lines file.
+
+    `path` is the file. None keeps the records in memory only.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -215,8 +222,8 @@ class LostEpisodes:
             end_last_line(self._path)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-                # Write to disk at once: this process may end any moment, and the next one must skip
-                # the episode.
+                # Write to disk at once: this process may end at any moment, and the next one must
+                # skip the episode.
                 file.flush()
                 os.fsync(file.fileno())
 

@@ -1,4 +1,5 @@
-"""Helpers that environments share: option checks, label tables, uniform sampling, reset seeds."""
+"""Helpers that environments share: option checks, label tables, uniform random numbers, and seeds
+of `reset`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,11 +17,11 @@ RENDER_MODES: dict[str, StateText] = {
     # An image replaces the text in prompts; world-model data and reports keep the grid.
     "rgb_array": "grid",
 }
-"""The original's render modes, and the state text of each."""
+"""Render mode of the original -> the state text that it shows."""
 
 
 def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
-    """`value` if it is an integer in [low, high]; raises ConfigError otherwise."""
+    """Return `value` as an int if it is an integer in [low, high]; raise ConfigError otherwise."""
     if (
         # bool is a subclass of int.
         isinstance(value, bool)
@@ -34,7 +35,7 @@ def require_int(env: str, name: str, value: object, low: int, high: int) -> int:
 
 
 def require_rate(env: str, name: str, value: object, low: float = 0.0, high: float = 1.0) -> float:
-    """`value` as a float if it is a number in [low, high]; raises ConfigError otherwise."""
+    """Return `value` as a float if it is a number in [low, high]; raise ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ConfigError(
             f"{env}: option {name!r} must be a number from {low:g} to {high:g}, got {value!r}"
@@ -43,15 +44,15 @@ def require_rate(env: str, name: str, value: object, low: float = 0.0, high: flo
 
 
 def require_bool(env: str, name: str, value: object) -> bool:
-    """`value` if it is a boolean; raises ConfigError otherwise."""
+    """Return `value` if it is a boolean; raise ConfigError otherwise."""
     if not isinstance(value, bool):
         raise ConfigError(f"{env}: option {name!r} must be true or false, got {value!r}")
     return value
 
 
 def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -> str:
-    """`value` if it is one of `choices`; otherwise raises ConfigError that suggests the nearest
-    one."""
+    """Return `value` if it is one of `choices`; otherwise raise ConfigError that suggests the
+    nearest one."""
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{env}: option {name!r} cannot be {value!r}; {nearest(value, choices)}")
@@ -61,8 +62,8 @@ def require_choice(env: str, name: str, value: object, choices: Iterable[str]) -
 def choose_state_text(
     env: str, state_text: object, render_mode: object, modes: Iterable[str]
 ) -> StateText:
-    """The state text of an instance: `state_text` if given, else that of the original's
-    `render_mode`."""
+    """Return the state text of an instance: `state_text` if given, else the one that `render_mode`
+    implies."""
     require_choice(env, "render_mode", render_mode, modes)
     if state_text is None:
         return RENDER_MODES[str(render_mode)]
@@ -71,8 +72,8 @@ def choose_state_text(
 
 
 def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -> dict[int, str]:
-    """A table id -> text: `default` overlaid with the user's `table`. Ids may be integers or
-    digits.
+    """Return `default` (id -> text) updated with the entries of the user's `table`, whose ids may
+    be integers or strings of digits.
 
     Raises ConfigError on an unknown id, an empty text, or a text used twice.
     """
@@ -108,8 +109,11 @@ def read_table(env: str, name: str, table: object, default: Mapping[int, str]) -
 def read_symbols(
     env: str, lookup: object, vocab: object, symbols: Mapping[int, str], meanings: Mapping[int, str]
 ) -> tuple[dict[int, str], dict[str, str]]:
-    """The symbols by cell id, and the legend symbol -> meaning, from the options `grid_lookup` and
-    `grid_vocab`."""
+    """Apply the options `grid_lookup` and `grid_vocab` to the defaults `symbols` and `meanings`.
+
+    Returns the symbols by cell id, and the legend (symbol -> meaning). Raises ConfigError for
+    invalid options.
+    """
     table = read_table(env, "grid_lookup", lookup, symbols)
     if any(len(symbol) != 1 for symbol in table.values()):
         raise ConfigError(
@@ -134,8 +138,8 @@ def read_symbols(
 def read_actions(
     env: str, lookup: object, default: Mapping[int, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Action labels in the order of their ids, and the direction (a value of `default`, in lower
-    case) of each.
+    """Apply the option `action_lookup`. Returns the action labels in the order of their ids, and
+    the direction of each label: a value of `default` in lower case.
 
     A label that names a direction means that direction, whatever its id; other labels ("North")
     mean the default direction of their id. Raises ConfigError if two labels are equal or mean the
@@ -145,8 +149,8 @@ def read_actions(
     labels = tuple(table[identity].strip() for identity in sorted(table))
     known = {name.lower() for name in default.values()}
     means = tuple(
-        # A label that names a direction means that direction, whatever its id. In the original the
-        # id decides, so a tag with permuted labels moves in directions that differ from its labels.
+        # In the original the id alone decides, so with permuted labels a move goes in another
+        # direction than its label names.
         label.lower() if label.lower() in known else default[identity].lower()
         for identity, label in zip(sorted(table), labels, strict=True)
     )
@@ -162,8 +166,9 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
     """Return a function that gives uniform numbers in [0, 1) from `rng`, sampled in blocks because
     single samples are slow.
 
-    Puzzles are made only from these numbers: the doubles of a bit generator are the same in every
-    NumPy version, which NumPy does not guarantee for `integers`, `choice` or `shuffle`.
+    Puzzles are generated only from these numbers, because the doubles of a bit generator are the
+    same in every NumPy version. NumPy does not guarantee this for `integers`, `choice` or
+    `shuffle`.
     """
 
     def numbers() -> Iterable[float]:
@@ -176,8 +181,8 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
 
 class Noise:
-    """Uniform numbers in [0, 1) from `rng`, sampled in blocks: the same sequence as `uniforms`. A
-    deep copy continues the same sequence."""
+    """Callable that returns uniform numbers in [0, 1) from `rng`, in the same sequence as
+    `uniforms`. Unlike `uniforms`, it can be deep-copied, and the copy continues the sequence."""
 
     def __init__(self, rng: np.random.Generator, block: int = 64) -> None:
         self._rng = rng
@@ -185,7 +190,7 @@ class Noise:
         self._buffer: list[float] = []
 
     def __call__(self) -> float:
-        """The next number."""
+        """Return the next number."""
         if not self._buffer:
             # The block is reversed, because `pop` takes from the end.
             self._buffer = self._rng.random(self._block)[::-1].tolist()
@@ -193,7 +198,8 @@ class Noise:
 
 
 def shuffled(items: Iterable[Any], uniform: Callable[[], float]) -> list[Any]:
-    """A uniformly shuffled copy (Fisher-Yates), using the uniform numbers of `uniform`."""
+    """Return a uniformly shuffled copy of `items` (Fisher-Yates), with random numbers from
+    `uniform`."""
     out = list(items)
     for last in range(len(out) - 1, 0, -1):
         other = int(uniform() * (last + 1))
@@ -204,7 +210,8 @@ def shuffled(items: Iterable[Any], uniform: Callable[[], float]) -> list[Any]:
 def reset_seeds(
     env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any] | None
 ) -> tuple[int, int]:
-    """Call Gymnasium's own reset. Returns the puzzle seed and the noise seed."""
+    """Call Gymnasium's base `reset`. Returns the puzzle seed, and the noise seed (by default the
+    puzzle seed)."""
     gymnasium.Env.reset(env, seed=seed)
     # Without a seed, Gymnasium keeps its generator, from which the puzzle seed is sampled.
     puzzle = int(env.np_random.integers(2**31)) if seed is None else int(seed)

@@ -1,4 +1,4 @@
-"""Specifications of episodes to play: tags, groups, members and their seeds."""
+"""Specifications of the episodes to play: their tags, groups, members and seeds."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class EpisodeSpec:
     sample_seed: int  # seeds the engine's sampling
     validation: bool = False
     seat: int = 0  # the player of this episode in a game of several players
-    # Episodes with the same table are the players of one game. It is empty if there are no other
-    # players, or if they are a fixed opponent.
+    # Id shared by the episodes that play one game together. Empty if there are no other players, or
+    # if they are a fixed opponent.
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
-        """Options of `reset`, besides the puzzle seed. Environments whose data has its own splits
-        read `validation`."""
+        """Return the options of `reset`, apart from the puzzle seed. `validation` is for
+        environments whose data has its own splits."""
         return {"noise_seed": self.noise_seed, "validation": self.validation}
 
 
@@ -44,12 +44,12 @@ def group_specs(
     group_size: int,
     self_play: Collection[str] = (),
 ) -> list[EpisodeSpec]:
-    """The episodes of one step, group after group, tag after tag.
+    """List the episodes of one step, ordered by tag, group and member.
 
-    Groups of a tag in `self_play` come in pairs, one group for each of the two players: members m
-    of both groups play one game, with the first group's puzzle and noise. All members of a group
-    play as the same player, so that they are comparable. For other tags the player alternates from
-    group to group, in games of several players.
+    Groups of a tag in `self_play` come in pairs, one group for each of the two players. Member m of
+    one group plays against member m of the other, with the first group's puzzle and noise. All
+    members of a group play as the same player, so that they are comparable. For other tags, groups
+    alternate between player 0 and player 1, which has no effect in single-player games.
 
     The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so
     that no puzzle seed repeats during training and a resumed run plays the same puzzles as an

@@ -1,7 +1,7 @@
 """Reference policies: simple policies that play without learning.
 
-They act on the game itself, one action at a time, and see the state after each action. A score
-means little unless it exceeds theirs.
+They act on the game itself, one action at a time, and see the state after each action. A model's
+score means little unless it exceeds theirs.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,28 @@ from spa.envs.limits import checked_step
 from spa.seeds import stream
 
 NextAction = Callable[[TextEnv, Any], str | None]
-"""(game, NumPy generator for random choices) -> the next action, or None if the game does not
-support the policy."""
+"""Function of the game and a NumPy generator for random choices. Returns the next action, or None
+if the game does not support the policy."""
 
 
 def random_action(env: TextEnv, rng: Any) -> str | None:
-    """A uniformly random legal action."""
+    """Return a uniformly random legal action."""
     return env.random_action(rng)
 
 
 def walk(env: TextEnv, rng: Any) -> str | None:
-    """The next action of the game's greedy walk (`TextEnv.greedy_action`)."""
+    """Return the next action of the game's greedy walk (`TextEnv.greedy_action`)."""
     return env.greedy_action(rng)
 
 
 def look_ahead(env: TextEnv, rng: Any) -> str | None:
-    """The next action by one-step look-ahead with the true game: each legal action is tried on a
-    copy.
+    """Return the next action by one-step look-ahead with the true game: each legal action is tried
+    on a copy.
 
-    It prefers an action that wins, then, among actions that do not fail, the lowest
-    `TextEnv.goal_distance`; ties are broken at random. In a game with chance, the copy has its own
-    noise. None if the game cannot be copied, lists no actions or has no distance.
+    An action that wins is preferred. Otherwise, the action with the lowest `TextEnv.goal_distance`
+    is chosen among those that do not fail. Ties are broken at random. In a game with chance, the
+    copy has its own noise. Returns None if the game cannot be copied, lists no actions or has no
+    distance.
     """
     if env.goal_distance() is None:
         return None
@@ -66,14 +67,18 @@ REFERENCES: dict[str, NextAction] = {
     "walk": walk,
     "look_ahead": look_ahead,
 }
-"""The reference policies by name. The optimum is `TextEnv.best_success`."""
+"""The reference policies by name. The success rate of the best policy is computed separately, by
+`TextEnv.best_success`."""
 
 
 def policy_success(
     env: TextEnv, policy: NextAction, limit: int, rng: np.random.Generator
 ) -> bool | None:
-    """Return whether a policy wins from the current state of `env` within `limit` actions; None if
-    the game does not support the policy. It plays in `env` itself."""
+    """Play `env` with a policy and return whether it wins within `limit` actions from the current
+    state.
+
+    Changes `env`. Returns None if the game does not support the policy.
+    """
     for _ in range(limit):
         text = policy(env, rng)
         if text is None:
@@ -90,6 +95,6 @@ def policy_success(
 def reference_success(
     env: TextEnv, name: str, limit: int, *, seed: int, sample: int = 0
 ) -> bool | None:
-    """`policy_success` of the reference policy `name`, with random numbers from `seed` and
-    `sample`."""
+    """Return `policy_success` of the reference policy `name`. `seed`, `name` and `sample` determine
+    the random numbers."""
     return policy_success(env, REFERENCES[name], limit, stream(seed, f"reference/{name}", sample))

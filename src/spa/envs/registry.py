@@ -31,30 +31,32 @@ ENVS: dict[str, str] = {
 
 
 def env_types() -> list[str]:
-    """The names of all environment types: the shipped ones, then those that other packages
+    """Return the names of all environment types: the shipped ones, then those that other packages
     register."""
     return list(dict.fromkeys((*ENVS, *plugins("envs"))))
 
 
 def libraries() -> list[str]:
-    """The names of the registered third-party libraries of games."""
+    """Return the names of the registered third-party libraries of games."""
     return list(plugins("libraries"))
 
 
 def library_named(name: str) -> Library:
-    """Return the entry of one of `libraries`; the library itself is not imported."""
+    """Return the registry entry of a library named in `libraries`, without importing the
+    library."""
     return load_plugin("libraries", name)
 
 
 def list_tasks(library: str) -> tuple[str, ...]:
-    """The tasks of a library by name, sorted. Raises ConfigError if it is not installed."""
+    """Return the names of a library's tasks, sorted. Raises ConfigError if the library is not
+    installed."""
     module, _, name = library_named(library).path.partition(":")
     return tuple(sorted(getattr(importlib.import_module(module), name).tasks()))
 
 
 def env_class(env_type: str) -> type[TextEnv]:
-    """The class of an environment type: a name of `env_types`, a library's `library:task`, or an
-    import path `my_pkg.env:MyEnv`.
+    """Import the class of an environment type. The type is a name from `env_types`, a library's
+    `library:task`, or an import path `my_pkg.env:MyEnv`.
 
     Raises ConfigError if there is no such type, module or class, or if it is not a TextEnv.
     """
@@ -67,7 +69,7 @@ def env_class(env_type: str) -> type[TextEnv]:
     if env_type not in ENVS and env_type in plugins("envs"):
         return load_plugin("envs", env_type)
     library, _, task = env_type.partition(":")
-    # `textarena:TASK` names a game of a library, `my_pkg.env:MyEnv` a class.
+    # The part before the colon is a library in `textarena:TASK` and a module in `my_pkg.env:MyEnv`.
     if library in libraries() and not task:
         raise ConfigError(
             f"env_type {env_type!r} names a library without a task; `spa env list {library}` "
@@ -84,8 +86,8 @@ def env_class(env_type: str) -> type[TextEnv]:
         raise
     except Exception as error:
         problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
-        # True if the requested module itself is missing, not one of its imports. A name without
-        # dots may be a misspelt library.
+        # Suggest libraries only if the requested module itself is missing, not one of its imports.
+        # A name without dots may be a misspelt library.
         missing = (
             isinstance(error, ModuleNotFoundError)
             and error.name == module_name
@@ -123,8 +125,8 @@ def _other_libraries(name: str) -> str:
 
 
 def _its_games(module: ModuleType) -> str:
-    """An error hint with the games that a module defines, for a name that is not one of its classes
-    (such as a task)."""
+    """Return an error hint that lists the games of a module. It helps a user who gave a name that
+    is not one of the module's classes, such as a task."""
     own = [
         name
         for name, kind in inspect.getmembers(module, inspect.isclass)
@@ -140,8 +142,8 @@ def _its_games(module: ModuleType) -> str:
 
 
 def _gymnasium_id(env_type: str) -> str:
-    """Advice on naming an environment that a module registers with Gymnasium,
-    `my_games:Maze-v0`."""
+    """Return an error hint for a Gymnasium id such as `my_games:Maze-v0`; "" if the name may be a
+    class."""
     class_name = env_type.partition(":")[2]
     return "" if class_name.isidentifier() else f"; write a Gymnasium id as 'gymnasium:{env_type}'"
 
@@ -149,8 +151,9 @@ def _gymnasium_id(env_type: str) -> str:
 def make_env(env_type: str, env_config: Mapping[str, Any] | None = None) -> TextEnv:
     """Create an environment of the type `env_type` with the options `env_config`.
 
-    Raises ConfigError for an unknown option (with the nearest valid one) or an invalid value, and
-    EnvFault with class and options for any other error of the class.
+    Raises ConfigError for an invalid value or an unknown option, and suggests the nearest valid
+    option. If the class raises any other error, raises EnvFault, which names the class and its
+    options.
     """
     kind = env_class(env_type)
     options = {str(name): value for name, value in (env_config or {}).items()}

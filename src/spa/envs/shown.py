@@ -1,4 +1,4 @@
-"""An environment that shows a given state text."""
+"""View of an environment that shows a given state text."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +8,14 @@ from spa.envs.base import StateText, TextEnv
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The rules, symbols and actions of `env` for prompts, with `text` as its state."""
+    """Stand-in for `env` when prompts are rendered: it shows `text` as the state, and takes rules,
+    symbols and actions from `env`."""
 
     env: TextEnv
     text: str
 
     def state_text(self, mode: StateText) -> str:
-        """The given text."""
+        """Return `text`, whatever the mode."""
         return self.text
 
     def image(self) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from gymnasium import spaces
 
 MAX_STATE = 100_000
-"""Maximum length of a state text in characters; a longer one is a bug of the environment."""
+"""Maximum length of a state text in characters. A longer text indicates a bug in the
+environment."""
 
 _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " "
 
@@ -24,7 +25,7 @@ class FreeText(spaces.Text):
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A random printable ASCII string of at most 32 characters."""
+        """Return a random printable ASCII string of at most 32 characters."""
         if mask is not None or probability is not None:
             return super().sample(mask=mask, probability=probability)
         size = int(self.np_random.integers(min(self.max_length, 32) + 1))
@@ -32,5 +33,5 @@ class FreeText(spaces.Text):
 
 
 def text_space(max_length: int = MAX_STATE) -> spaces.Space[Any]:
-    """The space of state texts, or of free-text actions."""
+    """Return the space of state texts, or of free-text actions."""
     return FreeText(max_length)

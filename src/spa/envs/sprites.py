@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 TILE = 16
-"""Pixels per cell: sprites are 8 x 8 and doubled."""
+"""Width and height of a cell in pixels. Sprites have 8 x 8 pixels and are scaled by 2."""
 
 _COLOURS = {
     "k": (38, 38, 46),  # ink
@@ -44,8 +44,10 @@ _SPRITES = {
 
 @lru_cache
 def tile(*layers: str) -> np.ndarray:
-    """Stack the named sprites as uint8 [TILE, TILE, 3]; dots are transparent. The result is
-    read-only."""
+    """Stack the named sprites, first one at the bottom, into an image of one cell.
+
+    Returns a read-only uint8 array [TILE, TILE, 3]. Dots in a sprite are transparent.
+    """
     image = np.zeros((8, 8, 3), dtype=np.uint8)
     for name in layers:
         for row, line in enumerate(_SPRITES[name].split()):
@@ -59,8 +61,8 @@ def tile(*layers: str) -> np.ndarray:
 
 
 def picture(rows: Sequence[Sequence[tuple[str, ...]]]) -> np.ndarray:
-    """Render cells, each a tuple of sprite names from bottom to top, as uint8 [rows * TILE, cols *
-    TILE, 3]."""
+    """Render a board as uint8 [rows * TILE, cols * TILE, 3]. Each cell is a tuple of sprite names,
+    from bottom to top."""
     return np.concatenate(
         [np.concatenate([tile(*cell) for cell in row], axis=1) for row in rows], axis=0
     )

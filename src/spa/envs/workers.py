@@ -1,9 +1,9 @@
 """Run slow or unreliable environments in separate processes: in parallel, with time-outs that stop
 any code.
 
-A call that takes too long fails its episode: its process is killed and replaced. Other episodes of
-that process are restored by replaying their actions, because a seeded environment gives the same
-results again.
+If a call takes too long, its process is killed and replaced, and its episode fails. Other episodes
+of that process are restored by replaying their actions, which gives the same results because
+environments are seeded.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from spa.errors import ConfigError, SpaError
 from spa.run.signals import ignore_interrupts
 
 START_S = 120.0
-"""Extra seconds for making an environment and for the first answer of a new process, which has to
-import the environment's module."""
+"""Extra seconds for creating an environment, and for the first answer of a new process, which first
+imports the environment's module."""
 
 PLAIN = (
     "finite_puzzles",
@@ -40,19 +40,24 @@ PLAIN = (
     "players",
     "state_key_format",
 )
-"""Names of an environment's attributes that are not methods."""
+"""Attributes of an environment that are constants. They are fetched once, when the environment is
+created."""
 
 CHANGES = ("reset", "step", "look_as")
-"""Calls that change an environment; they are replayed in a new process."""
+"""Methods that change an environment. Their calls are replayed in a new process."""
 
 
 SENT = (np.ndarray, np.generic, bytes)
-"""Types that a process sends unchanged, besides strings, numbers and collections of them."""
+"""Types that a worker process returns unchanged, in addition to strings, numbers and
+collections."""
 
 
 class EnvWorkers:
-    """A pool of `count` worker processes for environments, assigned round-robin. They end with
-    `close`, or with this process."""
+    """Pool of `count` worker processes. Environments are assigned to them round-robin. The
+    processes end with `close`, or with this process.
+
+    `timeout_s` is the time limit of a call in seconds; None sets no limit.
+    """
 
     def __init__(self, count: int, *, timeout_s: float | None) -> None:
         self._workers = [_Worker(timeout_s) for _ in range(count)]
@@ -89,9 +94,9 @@ class RemoteEnv:
         self._worker = worker
         self._number = number
         self._recipe = recipe
-        # The last reset and the later calls of CHANGES, with their results, for replaying the game
-        # in a new process. The past of a clone is its original's past followed by `clone`. A
-        # clone's game is already in the process, so `plain` is given.
+        # The last reset and all later calls of CHANGES with their results, for replaying the game
+        # in a new process. The past of a clone is the original's past followed by `clone`. For a
+        # clone, `plain` is given, because its game already exists in the process.
         self._past = list(past)
         with worker.lock:
             self._plain = worker.request("make", number, recipe) if plain is None else plain
@@ -100,8 +105,7 @@ class RemoteEnv:
         weakref.finalize(self, worker.forget, number)
 
     def __getattr__(self, name: str) -> Any:
-        # Private names are not forwarded, because `copy` and `pickle` look some of them up on this
-        # object.
+        # Private names are not forwarded: `copy` and `pickle` look for some of them on this object.
         if name.startswith("_"):
             raise AttributeError(name)
         if name in PLAIN:
@@ -127,11 +131,12 @@ class RemoteEnv:
         return value
 
     def random_action(self, rng: Any) -> str:
-        """Sample in the worker with a copy of the generator, whose state is sent back."""
+        """Sample in the worker process, and advance `rng` as if it had been used here."""
         return self._sample("random_action", rng)
 
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
-        """Sample in the worker, where the game can be copied."""
+        """Sample in the worker process, where the game can be copied. Advances `rng` as
+        `random_action` does."""
         return self._sample("random_plan", rng, count)
 
     def _sample(self, name: str, rng: Any, *args: int) -> Any:
@@ -139,7 +144,8 @@ class RemoteEnv:
         return sampled
 
     def clone(self, noise_seed: int | None = None) -> TextEnv:
-        """A copy in the same process. Raises NotImplementedError if the game cannot be copied."""
+        """Copy the game within its process. Raises NotImplementedError if the game cannot be
+        copied."""
         with self._worker.lock:
             number = next(self._worker.copies)
             if not self._request("clone", (number, noise_seed)):
@@ -149,9 +155,10 @@ class RemoteEnv:
         return twin
 
     def _restore(self) -> None:
-        """Replay the past in a new process."""
+        """Recreate the game in a new process by replaying its past. Raises EnvFault if a call
+        returns another result than before."""
         copied = sum(name == "clone" for name, *_ in self._past)
-        # The games that this one was copied from need their own numbers during the replay.
+        # During the replay, the games that this one was copied from need numbers of their own.
         numbers = iter([*(next(self._worker.copies) for _ in range(copied)), self._number])
         number = next(numbers)
         self._worker.request("make", number, self._recipe)
@@ -163,8 +170,8 @@ class RemoteEnv:
                 number = twin
             else:
                 again = self._worker.request("call", number, (name, args, kwargs))
-            # Results are compared by repr, because they may hold NaN, and arrays, which `==`
-            # compares item by item.
+            # Results are compared by repr, because `==` fails for NaN and compares arrays item by
+            # item.
             if repr(again) != repr(value):
                 raise EnvFault(
                     f"spa replaced the environment's process, but {name} returned another "
@@ -174,7 +181,7 @@ class RemoteEnv:
 
 
 class _Worker:
-    """One worker process and the pipe to it. Hold `lock` to use it."""
+    """One worker process and the pipe to it. Callers must hold `lock` while they use it."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
@@ -187,13 +194,15 @@ class _Worker:
         self.copies = itertools.count(-1, -1)
 
     def request(self, kind: str, number: int, what: Any) -> Any:
-        """Send a request to the process and return its answer. Raises EnvFault if it does not
-        answer or if the environment raises; errors that the user can fix (SpaError) keep their
-        class."""
+        """Send a request to the process and return its answer.
+
+        Raises EnvCrash if the process ends or does not answer in time. Raises EnvFault if the
+        environment raises; errors that the user can fix (SpaError) keep their class.
+        """
         first = self.process is None
         pipe = self._start() if self.pipe is None else self.pipe
         label = {"make": "making it", "clone": "clone"}.get(kind) or what[0]
-        # A new process first imports the environment's module, and making an environment may load
+        # A new process first imports the environment's module, and creating an environment may load
         # data.
         limit = (
             None
@@ -233,7 +242,7 @@ class _Worker:
         return value
 
     def forget(self, number: int) -> None:
-        """Drop an environment; the next request tells the process."""
+        """Drop an environment. The process is informed with the next request."""
         self.forgotten.append(number)
 
     def _start(self) -> Connection:
@@ -275,8 +284,9 @@ def _close(workers: list[_Worker]) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """The main loop of a worker process."""
-    # In a new session, an environment that signals its process group does not reach the trainer.
+    """Run the main loop of a worker process."""
+    # The process gets its own session, so that an environment that signals its process group does
+    # not reach the trainer.
     os.setsid()
     ignore_interrupts()
     _limit_memory()

@@ -1,1 +1,1 @@
-"""Exact solvers, for cards, tests, hints and expert play."""
+"""Exact solvers of the games, used for reference scores, tests, hints and expert play."""

@@ -10,8 +10,10 @@ Values = tuple[float, ...]
 
 @lru_cache(maxsize=256)
 def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
-    """The values of all cells with 0, 1, …, `limit` actions left. success_rate: probability of the
-    intended move, 1 without slips."""
+    """Compute the values of all cells with 0, 1, …, `limit` actions left.
+
+    `success_rate` is the probability that a move goes in the intended direction (1 without slips).
+    """
     # With no actions left, the value is 1 on the goal and 0 elsewhere.
     now = tuple(float(cell == lake.goal) for cell in range(lake.size**2))
     out = [now]
@@ -25,31 +27,35 @@ def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
 
 
 def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> tuple[float, ...]:
-    """The values of left, down, right and up in `cell`, given the values `after` of the next cells;
-    () if the game is over there."""
+    """Return the values of moving left, down, right and up from `cell`, in this order.
+
+    `after` holds the values of all cells once the move is made. The result is empty if `cell` is
+    the goal or a hole.
+    """
     if cell == lake.goal or cell in lake.holes:
         return ()
     reached = [after[moves(lake.size, direction)[cell]] for direction in TURNS]
     slip = (1 - success_rate) / 2
     return tuple(
-        # The sides of a direction are its neighbours in TURNS; index -1 closes the circle.
+        # A slip leads to one of the two neighbours of a direction in TURNS. Index -1 wraps around.
         success_rate * reached[turn] + slip * (reached[turn - 1] + reached[(turn + 1) % 4])
         for turn in range(4)
     )
 
 
 def best_turn(lake: Lake, success_rate: float, cell: int, limit: int) -> int | None:
-    """The best action (index into left, down, right, up) with `limit` actions left; None if the
-    goal cannot be reached."""
+    """Return the index in TURNS of the best action with `limit` actions left; None if the goal
+    cannot be reached."""
     if limit < 1:
         return None
     options = action_values(lake, success_rate, values(lake, success_rate, limit)[limit - 1], cell)
-    # `index` takes the first of equal options, so that expert play is the same every time.
+    # `index` returns the first of several best actions, which makes expert play deterministic.
     return options.index(max(options)) if options and max(options) > 0 else None
 
 
 def shortest_path(lake: Lake, cell: int) -> int | None:
-    """The fewest moves from `cell` to the goal without slips; None if there is no path."""
+    """Return the number of moves on a shortest path from `cell` to the goal, ignoring slips; None
+    if there is no path."""
     if cell in lake.holes:
         return None
     tables = [moves(lake.size, direction) for direction in TURNS]
@@ -59,7 +65,7 @@ def shortest_path(lake: Lake, cell: int) -> int | None:
     while frontier:
         if lake.goal in frontier:
             return steps
-        # Breadth-first; after `steps` rounds the frontier has the cells that many moves away.
+        # Breadth-first search: after `steps` rounds, the frontier has the cells `steps` moves away.
         frontier = {table[place] for place in frontier for table in tables} - seen - lake.holes
         seen |= frontier
         steps += 1
