@@ -25,8 +25,9 @@ Action = int | str
 class Variable:
     """A variable of a constraint satisfaction problem, such as a cell of a Sudoku.
 
-    value: "" if the variable is open. neighbours: the keys of the variables whose values must differ
-    from this one's. actions: the action that assigns each value of the domain.
+    `value` is "" while the variable is unassigned. `neighbours` holds the keys of the variables
+    whose values must differ from this one. `actions` maps each value of the domain to the action
+    that assigns it.
     """
 
     value: str

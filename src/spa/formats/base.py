@@ -44,8 +44,8 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """The result of correcting a response. text: the corrected response, or None if it could not be
-    corrected. reason: why it could not; "" if it could."""
+    """Result of correcting a response. `text` is the corrected response, or None if it could not be
+    corrected. `reason` then names the cause."""
 
     text: str | None
     reason: str = ""
@@ -53,44 +53,46 @@ class Relabelled:
 
 FAILURES = (
     "skipped",  # expands an open state that is not the next one
-    "never_found",  # expands a state that no line has found
+    "never_found",  # expands a state that no earlier line has found
     "expanded_again",  # expands a state twice
     "wrong_path",  # gives a wrong path to a state, or to the goal at the end
     "wrong_move",  # gives a wrong next state for an action, or leaves an action out
     "wrong_status",
     "wrong_open",  # gives a wrong list of open states
     "no_goal",  # ends before a goal is found
-    "over_limit",  # right as far as it goes, cut off by the length limit
+    "over_limit",  # correct up to the length limit, which cut it off
     "unreadable",
 )
-"""Kinds of the first error of a written search."""
+"""Kinds of the first error in a written search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScore:
-    """Counts of correct parts in a written search. Each line is judged given the lines before it.
-    `failure`: the kind of the first error (see `FAILURES`), or "" if the whole text is exact."""
+    """Counts of correct parts in a written search. Each line is scored given the lines before it.
+    `failure` is the kind of the first error (see `FAILURES`), or "" if the whole text is
+    correct."""
 
     moves: int = 0
     moves_right: int = 0
     status_right: int = 0
     lines: int = 0
-    next_right: int = 0  # lines that expand the state that is next
-    # Paths of lines that expand a state which was found, and the path at the end.
+    next_right: int = 0  # lines that expand the correct next state
+    # Scored paths: those in lines that expand a known state, and the path at the end.
     paths: int = 0
     paths_right: int = 0
     failure: str = ""
-    # Further kinds of token: how many are right, of how many.
+    # Other kinds of token -> (number of correct ones, number of all).
     kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class ResponseFormat:
-    """A format of responses; the default is `prediction_first`.
+    """Base class of response formats. Its own behaviour is that of `prediction_first`.
 
-    name: value of `agent_proxy.response_format`. predicts: whether a world-model response contains
-    a predicted state. begins_with_plan: whether a response can be started up to its prediction, so
-    that the model predicts the outcome of any plan. last_block: the tag of the last block. Except
-    for `name`, only format modules read these attributes; all other code calls methods.
+    `name` is the value of `agent_proxy.response_format`. `predicts` is true if a world-model
+    response contains a predicted state. `begins_with_plan` is true if the plan precedes the
+    prediction, so that a planner can write any plan and let the model predict its outcome.
+    `last_block` is the tag of the last block. Except for `name`, only format modules read these
+    attributes; all other code calls methods.
     """
 
     name: str
@@ -120,7 +122,7 @@ class ResponseFormat:
             )
 
     def controls(self) -> tuple[str, ...]:
-        """Names of the control methods that `spa compare --controls` adds."""
+        """Return the names of the control methods that `spa compare --controls` adds."""
         return CONTROLS
 
     def warn_untrained(self, method: str) -> None:
@@ -136,12 +138,13 @@ class ResponseFormat:
     # Prompts
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Return the request for a response in a base prompt's rules, which replaces the reminder
-        in every turn; "" for the common request. `blank` marks the parts to fill in."""
+        """Return the request for this format in the rules of a base prompt; "" for the usual
+        reminder in every turn, which the request replaces. `blank` marks the parts to fill in."""
         return ""
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
-        """Describe the thoughts of a world-model response, as a prompt asks for them."""
+        """Return the part of a prompt that describes the thoughts of a world-model response.
+        `blank` marks the parts to fill in; `plans` is the number of plans to list."""
         return f" {blank('your plan')} "
 
     # Responses that a program writes
@@ -164,8 +167,8 @@ class ResponseFormat:
         return f" {plan_sentence(actions)} "
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """Return the thoughts that state a given plan, to be put before the prediction that the
-        model is to make. None if the thoughts would already contain the prediction."""
+        """Return thoughts that state the plan `actions`. They are put before the prediction that
+        the model is then asked for. None if the thoughts would already contain the prediction."""
         return ""
 
     # Reading
@@ -203,8 +206,8 @@ class ResponseFormat:
         if mode not in MODES:
             raise ValueError(f"The prompt mode must be one of {MODES}, got {mode!r}")
         think = find_block(text, "think")
-        # `leaf` refuses tags inside these blocks: a tag in a state would move the borders of
-        # others.
+        # `leaf` rejects blocks that contain tags, because a tag in a state would shift the
+        # boundaries of other blocks.
         observation, prediction, answer = (
             leaf(text, tag) for tag in ("observation", "prediction", "answer")
         )
@@ -241,14 +244,14 @@ class ResponseFormat:
         prediction: Span | None,
         answer: Span | None,
     ) -> bool:
-        """Return whether the state blocks are where this format puts them. Called only if the think
-        block is followed directly by the answer."""
+        """Return whether the state blocks are where this format puts them. Called only if the
+        answer directly follows the think block."""
         return states_inside(text, think, observation, prediction)
 
     def _options(
         self, text: str, observation: Span | None, prediction: Span | None
     ) -> tuple[Option, ...]:
-        """The plans that a response lists, each with its predicted state."""
+        """Return the plans that a response lists, each with its predicted state."""
         return ()
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
@@ -262,14 +265,14 @@ class ResponseFormat:
         """Return the turn's response with true states and executed actions (stage 1 of arXiv
         2510.15047).
 
-        The observation becomes `turn.target`, the prediction `turn.next_target` (the state after
-        all executed actions), the answer the executed actions. Thoughts stay byte for byte, except
-        for plans that the format puts in them. `options`: the plans, with their true states, that a
-        response of a plan-listing format chooses from; by default only the executed one. Text
-        outside the blocks is removed.
+        The observation becomes `turn.target`, the prediction becomes `turn.next_target` (the state
+        after all executed actions), and the answer becomes the executed actions. Thoughts are
+        unchanged, except for plans that the format puts in them. Text outside the blocks is
+        removed. If the format lists plans, `options` are the plans to list, with their true states;
+        by default only the executed plan.
 
-        The text is edited by slicing, so no state is read as a pattern. The result is parsed again
-        and discarded if it does not state exactly the truth.
+        The result is parsed again, and discarded unless it contains exactly the true states and
+        executed actions. If a response cannot be corrected, the result has no text but a reason.
         """
         text = turn.response_text
         if not turn.response.well_formed:
@@ -282,8 +285,8 @@ class ResponseFormat:
         if not self.parse(
             text, mode="add_worldmodel", action_sep=action_sep, max_actions=most
         ).well_formed:
-            # The response is well formed in the format that it was played in, such as that of base
-            # mode, but not in this one.
+            # The response is well formed in the format or mode that produced it, but not in this
+            # one.
             return Relabelled(None, MALFORMED)
         if not turn.executed:
             return Relabelled(None, NOTHING_EXECUTED)
@@ -297,7 +300,7 @@ class ResponseFormat:
         text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
         last = f"</{self.last_block}>"
         text = text[text.find("<think>") : text.rfind(last) + len(last)]
-        # For example, a state that holds a tag of the format ends its own block early.
+        # Fails, for example, if a state contains a tag of the format, which ends its block early.
         if not self._says_the_truth(text, turn, action_sep, options):
             return Relabelled(None, UNWRITABLE)
         return Relabelled(text)
@@ -310,7 +313,7 @@ class ResponseFormat:
     def _says_the_truth(
         self, text: str, turn: Turn, action_sep: str, options: Sequence[Option]
     ) -> bool:
-        # One more than was executed, so that parsing reveals a surplus action.
+        # Allow one action more than was executed, so that parsing reveals a surplus action.
         limit = len(turn.executed) + 1
         response = self.parse(text, mode="add_worldmodel", action_sep=action_sep, max_actions=limit)
         foretold = not self.predicts or response.prediction == turn.next_target.strip()
@@ -331,17 +334,18 @@ class ResponseFormat:
         return ""
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """Convert the thoughts of a world-model response to those of a base response, which has no
-        states. actions: the executed actions. said: the actions in the model's answer."""
+        """Convert the thoughts of a world-model response to thoughts of a base response, which has
+        no states. `actions` are the executed actions, `said` the actions in the model's answer."""
         return thoughts
 
     # Scores and the viewer
 
     def require_predictions(self) -> None:
-        """Raise ConfigError if responses hold no predictions to measure."""
+        """Raise ConfigError if responses of this format contain no predictions, whose accuracy
+        could be measured."""
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Keep the world-model accuracy figures that exist in this format."""
+        """Return those world-model accuracy figures that this format has."""
         return figures
 
     def scored(self, episode: Episode) -> bool:
@@ -357,8 +361,8 @@ class ResponseFormat:
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score the thoughts of a base response in the state of `env`, by kind of token.
-        `complete`: False if the thoughts were cut off. Returns None if they cannot be scored."""
+        """Score the thoughts of a base response, written in the state of `env`, by kind of token.
+        `complete` is False if the thoughts were cut off. Returns None if they cannot be scored."""
         return None
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
@@ -368,19 +372,19 @@ class ResponseFormat:
         return [(tag, *span) for tag, span in blocks.items() if span is not None]
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the lines of the thoughts as the viewer shows them; empty if the viewer shows none
-        for this format."""
+        """Return the thoughts as the viewer shows them, one dict per line; empty if the viewer does
+        not show this format line by line."""
         return []
 
 
 class WrittenFormat(ResponseFormat):
-    """A format of base responses whose thoughts a program can write: a search or a derivation, in a
-    notation and order of its own. `spa.examples.search` makes examples in it, from copies of the
-    game or from a model's predicted moves.
+    """Format of base responses whose thoughts a program can write, such as a search or a
+    derivation. Each subclass has its own notation and order. `spa.examples.search` writes training
+    examples in it, from copies of the game or from a model's predicted moves.
 
-    The argument `view` of its methods is the game as a prompt shows it in a state: a `TextEnv`, or
-    a `PredictedView` of a predicted state. unsolved: the reason that is recorded when a puzzle is
-    dropped because its search found no path.
+    The argument `view` of its methods is the game as a prompt shows it in one state: a `TextEnv`,
+    or a `PredictedView` of a predicted state. `unsolved` is the reason recorded for a puzzle that
+    is dropped because its search found no path.
     """
 
     unsolved: str = "no_goal"
@@ -414,9 +418,11 @@ class WrittenFormat(ResponseFormat):
     def explore(
         self, env: TextEnv
     ) -> tuple[dict[str, tuple[tuple[str, str, str], ...]], dict[str, TextEnv]]:
-        """Return the states that examples can use (by default, all reachable ones): the true
-        successors by state key, starting with the current state, and a copy of the game in each
-        non-terminal state.
+        """Return the states that examples can use: by default, all states that are reachable from
+        the current one.
+
+        The first dict maps state keys to true successors, beginning with the current state. The
+        second one maps each non-terminal state to a copy of the game in that state.
 
         Raises ValueError or NotImplementedError for a game that cannot be used.
         """
@@ -425,8 +431,8 @@ class WrittenFormat(ResponseFormat):
         return explore(env)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Any:
-        """Return the search of the control: it starts at `start`, in a world where each state's
-        outcomes are permuted at random among its actions.
+        """Return the search for a control method. It starts at `start`, in a world where each
+        state's outcomes are permuted at random among its actions.
 
         The permutation keeps each state's distance from the start. The order of states at one
         distance changes, so in a large game the line limit may end the search before the goal.
@@ -458,8 +464,10 @@ class WrittenFormat(ResponseFormat):
     ) -> Generator[str, Sequence[tuple[str, str, str]], Any]:
         """Search from a state. This is a generator: it yields the key of the state to expand,
         receives that state's successors (action, target, outcome), and returns the finished search.
-        The search has `path` (None if no goal was found) and `lines`, each with the `key` that was
-        expanded and its `moves`."""
+
+        The search has the attributes `path` (None if no goal was found) and `lines`. Each line has
+        the `key` of the expanded state and its `moves`.
+        """
         raise NotImplementedError
 
     def written(self, search: Any, view: Any) -> str:
@@ -468,7 +476,7 @@ class WrittenFormat(ResponseFormat):
 
 
 class AfterThoughts(ResponseFormat):
-    """A format whose think block holds no prediction."""
+    """Base class of formats whose think block contains no prediction."""
 
     def _in_order(
         self,
@@ -493,13 +501,16 @@ def written_thoughts(observation: str, thoughts: str, on: str) -> str:
 
 
 def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
-    """Return the shares of correct moves, statuses, expansions and paths, pooled over all
-    responses; the share of exact responses; and the share of responses with each kind of first
-    error."""
+    """Compute the metrics of written searches; empty without scores.
+
+    They are the shares of correct moves, statuses, expansions, paths and other tokens, pooled over
+    all responses. The others are shares of responses: those without an error, and those with each
+    kind of first error.
+    """
     if not scores:
         return {}
 
-    # Pooled over responses: long searches count more than short ones.
+    # Counts are pooled over responses, so long searches weigh more than short ones.
     def share(right: str, of: str) -> float:
         return sum(getattr(each, right) for each in scores) / max(
             1, sum(getattr(each, of) for each in scores)

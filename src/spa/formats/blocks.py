@@ -15,15 +15,14 @@ Span = tuple[int, int]
 
 
 def find_block(text: str, tag: str) -> Span | None:
-    """Start and end of the content of `<tag>...</tag>` if `text` contains the opening tag exactly
-    once and, after it, the closing tag exactly once.
+    """Return the start and end of the content of `<tag>...</tag>`.
 
-    None if the block is missing, repeated, nested in its own kind, or unclosed. Tags are
-    case-sensitive.
+    None if the opening or the closing tag is missing, occurs more than once, or if the closing tag
+    comes first. Tags are case-sensitive.
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
-    # With two opening tags, it is unclear to which of them a closing tag belongs.
+    # With two opening tags, it would be unclear which one a closing tag belongs to.
     if text.count(opening) != 1 or text.count(closing) != 1:
         return None
     start = text.index(opening) + len(opening)
@@ -32,8 +31,8 @@ def find_block(text: str, tag: str) -> Span | None:
 
 
 def between_states(text: str) -> Span | None:
-    """Start and end of the text between a response's observation and prediction; None unless it has
-    both in this order."""
+    """Return the start and end of the text between a response's observation and prediction; None
+    unless it has both in this order."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
@@ -42,21 +41,22 @@ def between_states(text: str) -> Span | None:
 
 
 def contains_marker(text: str) -> bool:
-    """Return whether the text holds an opening or closing marker of any block of the response
-    format."""
+    """Return whether the text contains an opening or closing tag of any block in `TAGS`."""
     return any(marker in text for marker in MARKERS)
 
 
 def as_unicode(text: str) -> str:
-    """`text` with lone surrogates replaced by U+FFFD, so that it can be encoded as UTF-8."""
+    """Replace lone surrogates by U+FFFD, so that the text can be encoded as UTF-8."""
     # Encoding as UTF-16 accepts lone surrogates; decoding replaces them.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def after_prefill(text: str, prefill: str) -> str | None:
     """Return the text after `prefill` in the response of a model that was not given the prefill;
-    None if the response does not contain it. Text before the prefill is skipped, including a think
-    block that the model closed before it, because the model's own reasoning may quote the format.
+    None if the response does not contain it.
+
+    A model may quote the prefill in its own reasoning. Therefore, the first prefill after a closed
+    think block takes precedence over earlier ones.
     """
     reasoned = re.search(rf"</think>[^<]*{re.escape(prefill)}", text)
     if reasoned:
@@ -66,8 +66,8 @@ def after_prefill(text: str, prefill: str) -> str | None:
 
 
 def split_actions(answer: str, *, action_sep: str = "||", max_actions: int = 5) -> tuple[str, ...]:
-    """The actions of an answer: split at the separator, trimmed, empty ones dropped, the first
-    `max_actions` kept."""
+    """Split an answer into at most `max_actions` actions. White space around actions is removed,
+    and empty actions are dropped."""
     parts = answer.split(action_sep) if action_sep else [answer]
     actions = [part.strip() for part in parts]
     return tuple([action for action in actions if action][: max(max_actions, 0)])
@@ -83,12 +83,12 @@ def base_blocks(
     without thoughts, where a dot matches every character.
     """
     if not enable_think:
-        # `find` returns -1 for a missing tag, which leaves `start` below the tag's own length.
+        # If the tag is missing, `find` returns -1, so `start` is less than the length of the tag.
         start = text.find("<answer>") + len("<answer>")
         end = text.find("</answer>", start) if start >= len("<answer>") else -1
         return think, (start, end) if end >= 0 else None
     thoughts = text.find("<think>")
-    # A lazy `.*?` ends at the first `</think>` that an answer follows.
+    # Like the lazy `.*?`, end at the first `</think>` that is followed by an answer.
     between = _ANSWER_NEXT.search(text, thoughts + len("<think>")) if thoughts >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1
     if between is None or end < 0:
@@ -97,20 +97,20 @@ def base_blocks(
 
 
 def without_markers(text: str) -> str:
-    """The text without the markers that the original removes."""
+    """Remove the markers that the original removes, and surrounding white space."""
     for marker in _REMOVED:
         text = text.replace(marker, "").strip()
     return text
 
 
 def leaf(text: str, tag: str) -> Span | None:
-    """Like `find_block`, but None if the block contains another tag of the format."""
+    """Call `find_block`, but return None if the block contains a tag of any block."""
     span = find_block(text, tag)
     return None if span is None or contains_marker(cut(text, span)) else span
 
 
 def cut(text: str, span: Span) -> str:
-    """The content of a block."""
+    """Return the part of `text` in `span`."""
     return text[span[0] : span[1]]
 
 
@@ -149,10 +149,11 @@ def observes_first(text: str, think: Span | None, observation: Span | None) -> b
 
 
 def thoughts_of(text: str, think: Span, *states: Span | None) -> str:
-    """The think block's text with the state blocks that lie inside it cut out."""
+    """Return the text of the think block without the state blocks inside it. `states` are the
+    contents of the observation and the prediction block."""
     start, end = think
     pieces = []
-    # The blocks are cut out in the order of the text; None sorts first.
+    # Blocks are removed in the order of the text. A missing block sorts first.
     for tag, span in sorted(
         zip(("observation", "prediction"), states, strict=True), key=lambda item: item[1] or ()
     ):
@@ -169,19 +170,19 @@ def thoughts_of(text: str, think: Span, *states: Span | None) -> str:
 
 
 def replace_block(text: str, tag: str, content: str) -> str:
-    """`text` with the content of its only `<tag>` block replaced; unchanged if there is not exactly
-    one."""
+    """Replace the content of the only `<tag>` block. The text is returned unchanged unless there is
+    exactly one."""
     span = find_block(text, tag)
     return text if span is None else text[: span[0]] + content + text[span[1] :]
 
 
 def replace_state(text: str, tag: str, state: str) -> str:
-    """`text` with the state inside its only `<tag>` block replaced. The state gets its own lines,
-    as in all training data."""
+    """Replace the state in the only `<tag>` block. The state gets its own lines, as in all training
+    data."""
     return replace_block(text, tag, f"\n{state}\n")
 
 
 def think_text(response: str) -> tuple[str, bool]:
-    """The text of a response's think block, and whether the block was closed."""
+    """Return the text of a response's think block, and whether the block was closed."""
     inside, closed, _ = response.removeprefix("<think>").partition("</think>")
     return inside, bool(closed)

@@ -26,7 +26,8 @@ class ChoosePlan(ResponseFormat):
     name = "choose_plan"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also add a problem unless plans are listed with true states."""
+        """Also add a problem unless `generate.states` is `ground_truth`, so that examples list
+        plans with true states."""
         super().check(cfg, problems)
         if cfg.generate.states != "ground_truth":
             problems.add(
@@ -35,17 +36,17 @@ class ChoosePlan(ResponseFormat):
             )
 
     def plans(self, asked: int) -> int:
-        """The number of plans that a prompt asks for."""
+        """Return `asked`: a response lists as many plans as the prompt asks for."""
         return asked
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
-        """Describe `plans` plans and the choice."""
+        """Describe thoughts that list `plans` plans and choose one."""
         option = ((blank("some actions"),), blank("the state after them"))
         return f"{imagined_plans([option] * plans)}I do {blank('the best of these')}. "
 
     def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
         """List one plan, and choose it."""
-        # `len(answer)` sets no limit, since an answer has no more actions than characters.
+        # `len(answer)` is no real limit, because an answer never has more actions than characters.
         actions = split_actions(answer, action_sep=action_sep, max_actions=len(answer))
         return chosen_plan(actions, prediction)
 
@@ -59,14 +60,15 @@ class ChoosePlan(ResponseFormat):
         return None
 
     def why_kept(self) -> str:
-        """Return the reason: a turn records the outcome of only one of the listed plans."""
+        """Return the reason why a turn is not enough: it records the outcome of only one of the
+        listed plans."""
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"
         )
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts before the plans, followed by the chosen plan."""
+        """Return the thoughts before the listed plans, followed by the executed plan in words."""
         thoughts = without_options(thoughts)
         return end_with_plan(thoughts, actions, said) if actions else thoughts
 
@@ -79,7 +81,8 @@ class ChoosePlan(ResponseFormat):
         return read_options(text[start : prediction[0] - len("<prediction>")])
 
     def _chosen(self, options: Sequence[Option], actions: Sequence[str]) -> bool:
-        # A plan without a predicted state is not an option, so it cannot be the answer either.
+        # A plan that is listed without a predicted state is not in `options`, so it cannot be the
+        # answer.
         return any(plan == actions for plan, _ in options)
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:

@@ -16,7 +16,7 @@ OF_PREDICTIONS = (
     "changed_acc",
     "changed_f1",
 )
-"""Accuracy figures of predicted states, without the prefix of a metric."""
+"""Names of accuracy metrics that need predictions, without the prefix before "/"."""
 
 
 class NoPrediction(AfterThoughts):
@@ -45,14 +45,14 @@ class NoPrediction(AfterThoughts):
                 )
 
     def require_predictions(self) -> None:
-        """Raise ConfigError, because responses hold no predictions."""
+        """Raise ConfigError, because responses contain no predictions."""
         raise ConfigError(
             f"agent_proxy.response_format={self.name} has no predictions to measure; "
             "choose a format with a prediction block"
         )
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Keep the figures of observations."""
+        """Return only the figures that need no predictions, such as those of observations."""
         return {
             name: value
             for name, value in figures.items()

@@ -4,7 +4,7 @@ from spa.formats.base import ResponseFormat
 
 
 class PredictionFirst(ResponseFormat):
-    """The format of the SPA paper."""
+    """The response format of the SPA paper."""
 
     name = "prediction_first"
 

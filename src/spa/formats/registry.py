@@ -1,4 +1,4 @@
-"""The response formats by name."""
+"""Look up response formats by name, and call them."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from spa.types import ParsedResponse, Turn
 
 
 def format_of(name: str) -> ResponseFormat:
-    """The format with this name. Raises ValueError if there is none."""
+    """Return the format with this name. Raises ValueError if there is none."""
     known = response_formats()
     if name not in known:
         raise ValueError(f"The response format must be one of {tuple(known)}, got {name!r}")
@@ -44,7 +44,7 @@ def world_model_response(
     order: str = "prediction_first",
     on: str = "\n",
 ) -> str:
-    """A world-model response in the format `order`; see `ResponseFormat.write`."""
+    """Write a world-model response in the format `order`; see `ResponseFormat.write`."""
     return format_of(order).write(observation, thoughts, prediction, answer, on=on)
 
 
@@ -55,5 +55,6 @@ def relabel_turn(
     order: str = "prediction_first",
     options: Sequence[Option] = (),
 ) -> Relabelled:
-    """A turn's response with true states; see `ResponseFormat.relabel`."""
+    """Correct a turn's response in the format `order`: true states replace the model's. See
+    `ResponseFormat.relabel`."""
     return format_of(order).relabel(turn, action_sep=action_sep, options=options)

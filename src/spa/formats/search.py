@@ -1,5 +1,5 @@
 """`search`: base responses whose thoughts are a breadth-first search. This module runs such
-searches, writes them as text, parses the text of a model, and scores it line by line.
+searches, writes them as text, and parses and scores the text of a model line by line.
 
 A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
 
@@ -10,14 +10,15 @@ A written search of the 4x4 lake, from cell (3,1) to the goal (1,0):
     20 Left Up: Left20 seen Down30 seen Right21 seen Up10 goal
     Left Up Up
 
-In a game whose moves pass something on the way, it precedes the state: `Left23c>13` lands on the
-cell 23 with the letter c, which pushes the player to the cell 13 (`TextEnv.way`).
-
-A line names the state that it expands, the path to it, and then every action with the state that it
-leads to and a status. The status is the outcome of that state in the words of the game (`goal`,
-`hole`), `seen` for a state found before, or nothing for a new state. The states that are still open
+A line names the state that it expands and the path to it. Then it lists every action with the state
+that it leads to and a status. The status is the outcome of that state in the words of the game
+(`goal`, `hole`), `seen` for a state found before, or nothing for a new state. The open states
 follow the semicolon, the next one first. The search ends at the first goal, within the line; the
 last line is the path to it.
+
+In some games, a move has an intermediate stop (`TextEnv.way`), which is written before the state.
+For example, `Left23c>13` lands on the cell 23 with the letter c, which pushes the player to the
+cell 13.
 """
 
 import re
@@ -34,29 +35,31 @@ from spa.formats.base import SearchScore, WrittenFormat
 GOAL = "goal"
 SEEN = "seen"
 WAY = ">"
-"""Separates the way of a move from the state that it leads to."""
+"""Separates the intermediate stop of a move (`TextEnv.way`) from the state that it leads to."""
 STATUSES = (SEEN, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
 """Limits of one search: the longest path and the most expanded states. A 4x4 lake never reaches
 them."""
 MAX_STATES = 10_000
-"""Largest number of states for which transitions are listed; a game with more is rejected."""
+"""Largest number of states in a game. Games with more states are rejected."""
 
 Successor = tuple[str, str, str]
-"""An action, its target, and the outcome there: "" if the game does not end. The target is the state
-key that the action leads to, after the way to it if the game shows one (see `state_of`)."""
+"""An action, its target, and the outcome there ("" if the game does not end). The target is the key
+of the state that the action leads to. If the move has an intermediate stop, the stop precedes the
+key (see `target`)."""
 Transitions = Mapping[str, Sequence[Successor]]
-"""The successors of every state that does not end the game, in the order of its actions."""
+"""State key -> successors in the order of the actions. States that end the game are left out."""
 
 
 def target(way: str, key: str) -> str:
-    """Write the target of a move: the state `key`, after the way to it unless this is empty."""
+    """Write the target of a move: the intermediate stop `way`, if there is one, and the state
+    `key`."""
     return f"{way}{WAY}{key}" if way else key
 
 
 def state_of(target: str) -> str:
-    """The state key in a target: `13` in `23c>13`, and in `13`."""
+    """Return the state key in a target: `13` for both `23c>13` and `13`."""
     return target.rpartition(WAY)[2]
 
 
@@ -74,14 +77,14 @@ class Move:
 
     @property
     def key(self) -> str:
-        """The state that the action leads to."""
+        """Return the key of the state that the action leads to."""
         return state_of(self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One expanded state. open_keys: the states still to be expanded after it; empty if the line
-    found the goal."""
+    """One expanded state. `open_keys` holds the states still to be expanded after it; it is empty
+    if the line found the goal."""
 
     key: str
     path: tuple[str, ...]
@@ -91,17 +94,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A finished search. `path`: the actions to the goal; None if none was found within the limits."""
+    """A finished search. `path` holds the actions to the goal; None if the search found none within
+    its limits."""
 
     lines: tuple[Line, ...]
     path: tuple[str, ...] | None
 
 
 class OpenStates:
-    """The states that a search has found, and the order in which it expands them: breadth first
-    here; subclasses may use another order.
+    """The states that a search has found and those that it has yet to expand, in breadth-first
+    order. Subclasses may use another order.
 
-    paths: maps each state that was found to the actions that lead to it.
+    `paths` maps each state that was found to the actions that lead to it.
     """
 
     def __init__(self, start: str, *, max_depth: int = MAX_DEPTH) -> None:
@@ -110,7 +114,7 @@ class OpenStates:
         self._queue = [start]
 
     def next(self) -> str | None:
-        """The state to expand next; None if none is open."""
+        """Return the state to expand next; None if none is open."""
         return self._queue[0] if self._queue else None
 
     def close(self, key: str) -> None:
@@ -118,8 +122,10 @@ class OpenStates:
         self._queue = [each for each in self._queue if each != key]
 
     def status(self, key: str, after: str, outcome: str) -> str:
-        """The status of a move from `key` to `after`."""
-        # The outcome takes precedence: a hole that was found before is again a hole, not seen.
+        """Return the status of a move from `key` to `after`: `outcome` if there is one, `seen` for
+        a known state, or ""."""
+        # The outcome takes precedence: a hole that was found before has the status hole again, not
+        # seen.
         return outcome or (SEEN if after in self.paths else "")
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
@@ -132,7 +138,7 @@ class OpenStates:
             self._queue.append(after)
 
     def listed(self) -> tuple[str, ...]:
-        """The open states, in the order in which a line lists them."""
+        """Return the open states, in the order in which a line lists them."""
         return tuple(self._queue)
 
 
@@ -161,7 +167,8 @@ def expanding(
 def run_search(
     search: Generator[str, Sequence[Successor], Any], expand: Callable[[str], Sequence[Successor]]
 ) -> Any:
-    """Run a search with `expand`, which returns the successors of a key, and return the result."""
+    """Run a search to its end and return the result. `expand` returns the successors of a state
+    key."""
     key = next(search)
     while True:
         try:
@@ -177,7 +184,8 @@ def breadth_first(
     max_depth: int = MAX_DEPTH,
     max_lines: int = MAX_LINES,
 ) -> Search:
-    """Breadth-first search from `start`. A state `max_depth` actions away is not expanded."""
+    """Search breadth first from `start`. States that are `max_depth` actions away are not
+    expanded."""
     found = OpenStates(start, max_depth=max_depth)
     return run_search(expanding(found, max_lines=max_lines), expand)
 
@@ -201,13 +209,13 @@ def _write_line(line: Line) -> str:
 
 
 def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-    """Return the true transitions of every state reachable from the current one, which is the first
-    key, and a copy of the game in each of these states. The transitions are found by playing each
-    action in a copy.
+    """Return the true transitions of every state reachable from the current one, and a copy of the
+    game in each of these states. The current state is the first key. Each action is played in a
+    copy to find its transition.
 
-    Raises ValueError for a game whose searches could not be read back, that does not accept its own
-    actions, or that has more than `MAX_STATES` states. Raises NotImplementedError for a game that
-    cannot be copied.
+    Raises ValueError if the game is not deterministic, if its names would make searches ambiguous,
+    if it does not accept its own actions, or if it has more than `MAX_STATES` states. Raises
+    NotImplementedError if the game cannot be copied.
     """
     game = type(env).__name__
     start = env.state_key()
@@ -233,7 +241,7 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
         _check_word(game, what, word)
     outcomes = {start: env.state_outcome()}
     found = dict[str, tuple[Successor, ...]]()
-    written_moves = dict[str, str]()  # how a search writes each move, and the state after it
+    written_moves = dict[str, str]()  # written form of a move -> key of the state after it
     queue = deque([start])
     while queue:
         key = queue.popleft()
@@ -319,17 +327,16 @@ def _check_word(game: str, what: str, word: str) -> None:
 
 
 def _action_of(word: str, actions: Sequence[str]) -> str | None:
-    """Return the action of a written move: "Left30" is the action Left and the state 30. None if
-    the word is not an action followed by a state. If one action's name begins with another's, the
-    longest match counts."""
+    """Return the action in a written move, such as Left in "Left30". None if the word is not an
+    action followed by a state. If several action names match, the longest one counts."""
     begun = [name for name in actions if word.startswith(name) and word != name]
     return max(begun, key=len, default=None)
 
 
 def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Successor, ...]]:
-    """Return the transitions of a control world, in which the outcomes of each state are permuted
-    at random among its actions. Every state keeps its distance from the start, but is reached by
-    different actions."""
+    """Return transitions for a control method: the outcomes of each state are permuted at random
+    among its actions. Every state keeps its distance from the start, but is reached by different
+    actions."""
     world = dict[str, tuple[Successor, ...]]()
     for key, successors in true.items():
         order = rng.permutation(len(successors))
@@ -344,7 +351,8 @@ def dealt(true: Transitions, rng: np.random.Generator) -> dict[str, tuple[Succes
 def read_line(
     text: str, actions: Sequence[str], statuses: Collection[str] = STATUSES
 ) -> Line | None:
-    """Parse a line of a search; None if the text is not one."""
+    """Parse a line of a search; None if the text is not such a line. `statuses` are words that are
+    read as a status even if they begin like an action."""
     head, colon, rest = text.partition(":")
     key, *path = head.split() or [""]
     if not colon or not key or any(action not in actions for action in path):
@@ -353,11 +361,11 @@ def read_line(
     moves = list[Move]()
     for word in listed.split():
         action = _action_of(word, actions)
-        # With an action "h", "hole" after a move is its status and not a move to "ole".
+        # If there is an action "h", "hole" after a move is still the status, not a move to "ole".
         waits = bool(moves) and not moves[-1].status
         if action is not None and not (waits and word in statuses):
             moves.append(Move(action, word[len(action) :], ""))
-        # The word after a move is its status; a move has at most one.
+        # Any other word after a move is its status. A move has at most one.
         elif waits:
             moves[-1] = replace(moves[-1], status=word)
         else:
@@ -368,10 +376,11 @@ def read_line(
 def score_search(
     text: str, true: Transitions, *, actions: Sequence[str], complete: bool = True
 ) -> SearchScore | None:
-    """Score a written search of the game with transitions `true`, whose first key is the start.
+    """Score a written search of the game whose true transitions are `true`. Their first key is the
+    start.
 
-    `complete`: False if the text was cut off; its last line then does not count. Returns None if no
-    goal can be reached.
+    `complete` is False if the text was cut off; its last line is then not scored. Returns None if
+    no goal can be reached.
     """
     start = next(iter(true))
     wanted = breadth_first(start, lambda key: true[key])
@@ -414,8 +423,8 @@ def score_lines(
     actions: Sequence[str],
     complete: bool,
 ) -> None:
-    """Score the lines of a search and its path. Adds to the `counts` of `SearchScore`, and appends
-    to `errors` the kinds of failure in order.
+    """Score the lines of a search and its path. Increases `counts`, whose keys are the fields of
+    `SearchScore`, and appends the kind of each failure to `errors`.
 
     Moves and outcomes are compared with the game. The order of expansion, `seen`, paths and lists
     of open states are compared with what the text itself has found so far.
@@ -430,8 +439,8 @@ def score_lines(
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
             elif goal is None:
-                # Either a path that does not lead to a goal the search has found, or not a line of
-                # a search.
+                # The text is a path although the search has found no goal, or it is no line of a
+                # search.
                 is_path = all(word in actions for word in each.split())
                 errors.append("no_goal" if is_path else "unreadable")
             else:
@@ -457,7 +466,7 @@ def score_lines(
         path = found.paths.get(line.key, line.path)
         known = {action: target for action, target, _ in successors(line.key)}
         for move in line.moves:
-            # A search ends at its first goal: whatever the line lists after it is wrong.
+            # A search ends at its first goal, so all later moves in the line are wrong.
             if goal is not None:
                 errors.append("wrong_move")
                 counts.update(moves=1)
@@ -467,7 +476,7 @@ def score_lines(
             errors += [] if right else ["wrong_move"]
             errors += [] if move.status == status else ["wrong_status"]
             counts.update(moves=1, moves_right=int(right), status_right=int(move.status == status))
-            # A goal, claimed or true, must be followed by the path to it.
+            # After a goal, claimed or true, the next line must be the path to it.
             if GOAL in (status, move.status):
                 goal = (*path, move.action)
             else:
@@ -494,8 +503,8 @@ def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None
 
 
 def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
-    """Return the transitions of the states reachable from `start`, with `start` as the first key,
-    as `explore` would return them in that state."""
+    """Return the transitions of the states reachable from `start`, with `start` as the first key.
+    The result is the same as from `explore` in that state."""
     found = {start: true[start]}
     queue = deque([start])
     while queue:
@@ -513,8 +522,8 @@ class BreadthFirst(WrittenFormat):
     name = "search"
 
     def controls(self) -> tuple[str, ...]:
-        """Names of the control formats: searches with permuted outcomes (`_dealt`), and searches of
-        another puzzle."""
+        """Return the names of the control methods: searches with permuted outcomes (`_dealt`), and
+        searches of another puzzle."""
         return (f"{self.name}_dealt", f"{self.name}_other_puzzle")
 
     def overrides(self) -> tuple[str, ...]:
@@ -523,7 +532,7 @@ class BreadthFirst(WrittenFormat):
         return (f"agent_proxy.response_format={self.name}",)
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Ask for a search that uses the game's names of states."""
+        """Return the request for a search, in the game's own words for states."""
         state, states = env.state_key_format
         search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
@@ -533,17 +542,18 @@ class BreadthFirst(WrittenFormat):
         return expanding(OpenStates(start))
 
     def written(self, search: Search, view: Any) -> str:
-        """A line for each expanded state, then the path."""
+        """Write one line per expanded state, then the path."""
         return write_search(search)
 
     def reference(self, env: TextEnv) -> Any:
-        """The true transitions of the puzzle."""
+        """Return the true transitions of the puzzle."""
         return explore(env)[0]
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score moves, outcomes, the order of expansion, and paths."""
+        """Score the moves, outcomes, order of expansion, and paths of a search from the current
+        state of `env`; None if the reference does not contain this state."""
         start = env.state_key()
         if start is None or start not in reference:
             return None
@@ -551,9 +561,9 @@ class BreadthFirst(WrittenFormat):
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield (kind, begin, end) for every word of a line, and for the two parts of a move that
-        shows its way. Kinds: `next` (the state that the line expands), `path`, `way`, `move`,
-        `status`, and `open` (a state that remains open)."""
+        """Yield (kind, begin, end) for every word of a line. The kinds are `next` (the state that
+        the line expands), `path`, `move`, `status`, and `open` (a state that remains open). A move
+        with an intermediate stop has two parts, `way` and `move`."""
         head, colon, _ = line.partition(":")
         moves, _, _ = line.partition(";")
         for word in re.finditer(r"[^\s:;]+", line):
@@ -577,7 +587,7 @@ class BreadthFirst(WrittenFormat):
         return read_line(text, actions)
 
     def show(self, thoughts: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-        """The expanded states with their moves."""
+        """Return the expanded states with their moves."""
         # A search names actions of the game, so it cannot be read without their list.
         lines = (self.shown_line(each, actions) for each in thoughts.split("\n") if actions)
         return [
