@@ -14,8 +14,8 @@ from importlib import import_module
 
 from spa.version import __version__
 
-# `typing` is slow to import, so it is not used here. Type checkers treat a variable of this name as
-# true.
+# `typing` is slow to import, so `typing.TYPE_CHECKING` is not used here. Type checkers treat any
+# variable of this name as true.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -16,8 +16,8 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> int:
-    """Run the command line. It is imported late, after the signal handlers are set: until then, a
-    request for stacks (SIGUSR1) would end the process."""
+    """Run the command line. The import is slow, so it comes only after `run` has set the signal
+    handlers. A request for stacks (SIGUSR1) that arrived earlier would end the process."""
     from spa.cli import main as command_line
 
     return command_line()
@@ -62,8 +62,8 @@ def _open_streams() -> None:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Exit at once on Ctrl-C, before a command has begun or after it has stopped, when there is
-    nothing to save."""
+    """Exit at once on Ctrl-C. This handler is active before a command begins and after it has
+    ended, when there is nothing to save."""
     os._exit(INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""The command line. It starts fast, because a command's module is imported only when it is used."""
+"""The command line. It starts fast, because it imports only the module of the command that runs."""
 
 import argparse
 import errno
@@ -19,11 +19,11 @@ from spa.commands.table import COMMANDS, actions, overview, overview_of
 from spa.errors import SpaError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""Error codes of a full, broken or read-only disk."""
+"""Error codes of a full, broken or read-only disk, or of missing permissions."""
 
 NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
-"""Error codes of paths where no file or folder can be made, for example because one of another kind
-is there."""
+"""Error codes of paths at which no file or folder can be created, for example because a file exists
+where a folder is needed."""
 
 TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 """The first words of all commands."""
@@ -41,8 +41,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
         epilog=f"example:\n  {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    # The arguments of a command `f` are in `f_arguments` of the same module, so that `--help`
-    # imports the module of only one command.
+    # The function `f_arguments`, in the same module as the command `f`, adds the command's
+    # arguments. So `--help` imports the module of only one command.
     command.load("_arguments")(parser)
     if command.overrides:
         parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [key=value ...]"
@@ -51,8 +51,8 @@ def make_parser(name: str) -> argparse.ArgumentParser:
 
 
 def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command. The result also contains the `key=value` words as `overrides`,
-    and all words as `typed`."""
+    """Parse the words of a command. The returned namespace also has `overrides` (the `key=value`
+    words) and `typed` (all words)."""
     parser = make_parser(name)
     typed = list(words)
     overrides: list[str] = []
@@ -204,7 +204,7 @@ def _stopped(stop: KeyboardInterrupt, args: Sequence[str]) -> int:
     """Print what was saved and how to resume; return 128 + the signal's number, as shells do: 143
     after SIGTERM.
 
-    Job schedulers take status 0 for a finished run.
+    The status must not be 0, which job schedulers would take for a finished run.
     """
     import shlex
     import signal
@@ -260,8 +260,8 @@ def _resume_is_disabled(words: Sequence[str], args: Sequence[str]) -> bool:
     from spa.config.load import load_config
 
     overrides = [arg for arg in args if "resume_mode" in arg]
-    # Any word of the command may name a configuration. Words that do not fail to load and are
-    # skipped.
+    # Any word of the command may be the name of a configuration. Loading any other word fails, and
+    # the word is skipped.
     for name in (*words, "base"):
         try:
             if load_config(name, overrides, stages=()).trainer.resume_mode == "disable":

@@ -1,8 +1,8 @@
 """The user's own reward functions (`custom_envs.TAG.reward`), for PPO and evaluation.
 
-A reward function takes a `Turn` as it was played and returns a number. The weighted sum of all
-functions replaces the turn's reward. The prompts show the game's own reward, and self-play does not
-use these functions, so a new reward needs no new self-play.
+A reward function takes a played `Turn` and returns a number. The weighted sum of all functions
+replaces the turn's reward. Prompts still show the game's own reward. Self-play does not use these
+functions, so a new reward needs no new self-play.
 """
 
 import math
@@ -21,16 +21,16 @@ TurnReward = Callable[[Turn], float]
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """One term of the weighted sum. function: the reward function; None for the game's own reward."""
+    """One term of the weighted sum."""
 
     name: str
-    function: TurnReward | None
+    function: TurnReward | None  # None: the game's own reward
     weight: float
 
 
 def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[WeightedReward, ...]:
-    """Load the terms of a `reward` setting: the name of one function, or a mapping from names to
-    weights. None gives no terms. key: the setting's path, for error messages.
+    """Load the terms of a `reward` setting, which is the name of one function or a mapping from
+    names to weights. Returns no terms for None. `key` is the setting's path, for error messages.
 
     Raises ConfigError for a name that cannot be loaded.
     """

@@ -55,8 +55,8 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def translated(hook: str, *arguments: Any) -> list[Any]:
-    """Call the function `hook` of every registered translation (of another project's settings and
-    files) and concatenate the returned lists."""
+    """Call the function `hook` of every registered translation, and concatenate the lists that they
+    return. A translation handles the settings and files of another project."""
     return [
         item
         for name in plugins("translations")
@@ -71,8 +71,8 @@ that are not episodes."""
 
 @cache
 def defined_in(package: str, attribute: str) -> Mapping[str, Any]:
-    """Return the objects that the files of `spa.PACKAGE` define as `attribute`, by file name in
-    alphabetical order."""
+    """Map file names of `spa.PACKAGE`, in alphabetical order, to the objects that these files
+    define as `attribute`. Skips files without it."""
     folder = import_module(f"spa.{package}")
     names = sorted(file.name for file in iter_modules(folder.__path__))
     modules = {name: import_module(f"spa.{package}.{name}") for name in names}
@@ -85,16 +85,16 @@ def defined_in(package: str, attribute: str) -> Mapping[str, Any]:
 
 @cache
 def defined_by_methods(attribute: str) -> Mapping[str, Any]:
-    """Collect the objects that the files of `spa.methods` define as `attribute`, by file name: in
-    alphabetical order, then `LAST_METHODS`."""
+    """Map file names of `spa.methods` to the objects that these files define as `attribute`. The
+    order is alphabetical, except that `LAST_METHODS` come last."""
     found = defined_in("methods", attribute)
     return dict(sorted(found.items(), key=lambda item: item[0] in LAST_METHODS))
 
 
 @cache
 def response_formats() -> Mapping[str, Any]:
-    """The response formats by name, in alphabetical order: those of `spa.formats` and those that
-    other packages register. Raises ConfigError if two have the same name."""
+    """Return all response formats by name, in alphabetical order, including the formats that other
+    packages register. Raises ConfigError if two have the same name."""
     others = [load_plugin("formats", name) for name in plugins("formats")]
     return by_unique_name([*defined_in("formats", "FORMAT").values(), *others])
 
@@ -140,11 +140,11 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
 
 
 def load_setting(key: str, name: str, shipped: Iterable[str] = ()) -> Any:
-    """Load the object `name`, the value of `key`, from an installed module or one in the working
-    directory.
+    """Import the object that a setting names, from an installed module or from one in the working
+    directory. `name` is the value of the setting `key`.
 
-    Raises ConfigError if `name` is not of the form `package.module:name` (then it lists the
-    `shipped` values), or if it cannot be imported.
+    Raises ConfigError if `name` cannot be imported, or if it is not of the form
+    `package.module:name`. In the second case, the message lists the `shipped` values.
     """
     if ":" not in name:
         known = ", ".join(shipped)

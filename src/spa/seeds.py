@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def stream_seed(base: int, purpose: str, *indices: int) -> int:
-    """A 63-bit seed for the stream named by `purpose` and `indices`; the same on every machine and
-    Python version."""
+    """Return a 63-bit seed for the stream named by `purpose` and `indices`. It is the same on every
+    machine and Python version."""
     # For example "10000/minibatch/3".
     key = "/".join([str(base), purpose, *map(str, indices)])
     # 63 bits fit into the signed integers of NumPy and parquet.
@@ -39,7 +39,8 @@ def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
 
 
 def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
-    """A random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as possible.
+    """Return a random permutation p, int64 [n], with values[p[i]] != values[i] for as many i as
+    possible.
 
     It starts from a uniform permutation. Then every i that got a value equal to its own swaps with
     a random j such that both get a different value. (Rotating the sorted values would also work,

@@ -15,12 +15,11 @@ if TYPE_CHECKING:  # only needed for terminals
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text cells. columns: their names. rows: the cells of each row. right: indices of
-    the right-aligned (numeric) columns."""
+    """A table of text cells."""
 
-    columns: Sequence[str]
-    rows: Collection[Sequence[str]]
-    right: Collection[int] = ()
+    columns: Sequence[str]  # names of the columns
+    rows: Collection[Sequence[str]]  # the cells of each row
+    right: Collection[int] = ()  # indices of the right-aligned (numeric) columns
 
     def print(self, title: str = "") -> None:
         """Print the table to stdout, with a frame if there is a title."""
@@ -82,11 +81,11 @@ class Table:
             + "</tr>"
             for first, *cells in self.rows
         )
-        # Without column names, as in a list of facts, the header would be an empty line.
+        # The header is left out if no column has a name, because it would be an empty line.
         top = f"<thead><tr>{head}</tr></thead>\n" if any(self.columns) else ""
         return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
 
 
 def _cell(text: str) -> str:
-    # `bdi` keeps the writing direction of a text to its own cell.
+    # `bdi` isolates right-to-left text, which could otherwise reorder the text around it.
     return text if isinstance(text, Markup) else f"<bdi>{escape(text)}</bdi>"

@@ -26,22 +26,24 @@ Message = dict[str, str]
 """A chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
 IMAGE = "<image>"
-"""Marks the position of an image in a message's text. The images themselves are PNG files, stored
-with the messages, in the same order."""
+"""Placeholder for an image in a message's text. The images are PNG files, stored next to the
+messages in the order of their placeholders."""
 
 Metrics = dict[str, float]
 
 PromptMode = Literal["base", "add_worldmodel"]
-"""The blocks of a response: think and answer only, or also observation and prediction."""
+"""Blocks of a response. "base": thoughts and an answer. "add_worldmodel": also an observation of
+the current state and a prediction of the next one."""
 
 
 class StopReason(StrEnum):
     """Reason why an episode ended."""
 
     SUCCESS = "success"  # the environment reports that the goal is reached
-    FAILURE = "failure"  # the environment ended without the goal (hole, wrong answer)
+    # the environment ended without reaching the goal (fell into a hole, wrong answer)
+    FAILURE = "failure"
     MAX_ACTIONS = "action_cap"  # the trajectory's budget of actions is used up
-    MAX_TURNS = "turn_cap"  # max_turn responses were given
+    MAX_TURNS = "turn_cap"  # the limit of `max_turn` responses is reached
     CONTEXT = "context"  # the next turn would not fit into max_model_len
     # the environment, the engine or the chat template failed; the episode is reported, and training
     # skips it
@@ -62,28 +64,30 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Input that an engine continues.
+    """One conversation that an engine continues with a response.
 
     Example: Prompt(episode_id="train/3/17/0", messages=[...], token_ids=array([1, ...]),
     prefill="<think>", seed=123)
     """
 
-    # stable over the turns of an episode, so that an engine can keep the episode's KV cache
+    # the same in all turns of an episode, so that an engine can keep the episode's KV cache
     episode_id: str
     messages: tuple[Message, ...]
-    # int32 [T], the conversation so far, generation prompt and prefill included; empty for
-    # engines without tokens
+    # int32 [T], the conversation so far, including generation prompt and prefill; empty for engines
+    # without tokens
     token_ids: np.ndarray
     prefill: str  # text with which the response must begin (already part of token_ids)
-    seed: int  # seed of this row's own sampling stream
+    seed: int  # seed of this prompt's own sampling stream
     images: tuple[bytes, ...] = ()  # the images of the messages, as PNG files
-    mode: PromptMode = "base"  # mode of the requested response, for policies without a model
-    action_sep: str = "||"  # separator of the actions in an answer, for policies without a model
-    response_format: str = "prediction_first"  # for policies without a model
+    # The next three describe the requested response. Planners and policies without a model use
+    # them; engines ignore them.
+    mode: PromptMode = "base"
+    action_sep: str = "||"  # separator of the actions in an answer
+    response_format: str = "prediction_first"
     turn: int = 0  # index of the turn in the episode, from 0
     turns_left: int | None = None  # in the episode, including this turn; None: unknown
     continued: bool = True  # a later turn may continue this conversation, so caching is worthwhile
-    actions_left: int | None = None  # in the episode; None: as many as a response may contain
+    actions_left: int | None = None  # in the episode; None: no limit besides `max_actions`
     max_actions: int | None = None  # per response; None: no known limit
     context: Any = None  # the live environment, for policies and planners only; never sent anywhere
     # seconds that policies and planners may spend on `context` per response; None: no limit
@@ -102,20 +106,20 @@ class Completion:
     logprobs: np.ndarray | None
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # version of the weights that produced it
-    forced: int = 0  # number of leading ids that were given to the engine; it sampled the others
+    forced: int = 0  # number of leading ids that the engine was given; it sampled the rest
     error: Exception | None = None  # error of the environment, if a policy or planner called it
 
 
 class Engine(Protocol):
-    """The protocol that every engine follows: prompts in, completions out."""
+    """Interface of all engines, which turn prompts into completions."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """Return one completion per prompt, in the same order."""
         ...
 
     def load_weights(self, model: torch.nn.Module | Path, *, version: int) -> None:
-        """Use the weights of `model` (a module or a checkpoint folder) from now on, and drop all
-        caches computed with the old weights. `version` is stored in later completions."""
+        """Switch to the weights of `model` (a module or a checkpoint folder), and drop all caches
+        computed with the old weights. Later completions carry `version`."""
         ...
 
     def forget(self, episode_ids: Sequence[str]) -> None:
@@ -129,8 +133,8 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """The parts of a response. A part that is missing or not closed is None; outside mode "base",
-    so is a part that is repeated.
+    """The parts of a response. A part is None if it is missing, if its block is not closed or,
+    except in mode "base", if it is repeated.
 
     Example: ParsedResponse(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
     well_formed=True)
@@ -140,8 +144,9 @@ class ParsedResponse:
     observation: str | None
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
-    well_formed: bool  # in the requested format (`parse_response`), with at least one action
-    # imagined plans with their predicted states
+    # True if it follows the requested format (`parse_response`) and has at least one action
+    well_formed: bool
+    # (actions, predicted state) of each imagined plan
     options: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 
@@ -153,7 +158,7 @@ class Turn:
     actions_left: int
     response_text: str  # prefill included
     response: ParsedResponse
-    # the executed actions in order, as the environment's own labels; free text as written
+    # the executed actions in order, by the environment's own names; free-text actions as written
     executed: tuple[str, ...]
     reward: float  # sum over the executed actions
     penalty: float  # format penalty, 0 or negative
@@ -162,7 +167,7 @@ class Turn:
     infos: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
     world_state: str | None = None  # the correct observation of `state`; None: `state` itself
-    next_world_state: str | None = None
+    next_world_state: str | None = None  # the same for `next_state`
     # unweighted values of the terms of a user-defined reward; the game's own reward may be one of
     # them
     reward_terms: dict[str, float] | None = None
@@ -187,8 +192,8 @@ class Turn:
 class Episode:
     """One played episode, as text and as tokens.
 
-    `token_ids` is the append-only buffer: template and environment tokens as the chat template
-    wrote them, and exactly the ids that the engine sampled. `token_ids` and the arrays of the same
+    `token_ids` is append-only. It contains the tokens that the chat template produced for prompts,
+    and the sampled ids exactly as the engine returned them. `token_ids` and the arrays of the same
     length are None for text-only engines.
     """
 
@@ -216,7 +221,7 @@ class Episode:
     # False: each turn is a separate conversation; `messages` and tokens contain them one after the
     # other
     history: bool = True
-    seat: int | None = None  # the player's number in a game of several players; else None
+    seat: int | None = None  # the player's index in a game of several players; otherwise None
 
     @property
     def score(self) -> float:
@@ -233,7 +238,8 @@ class Episode:
                 if value:
                     out["images"] = [base64.b64encode(image).decode() for image in value]
                 continue
-            # The defaults of these three are left out, which keeps the files of most runs smaller.
+            # Default values of these three fields are left out, which makes the files of most runs
+            # smaller.
             if (item.name, value) in (
                 ("response_format", "prediction_first"),
                 ("history", True),
@@ -259,7 +265,7 @@ class Episode:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Episode:
-        """The inverse of `to_json`."""
+        """Restore an episode from the dict that `to_json` returned."""
         data = dict(data)
         # JSON has neither int16 nor float32, so the types are restored.
         dtypes = {
@@ -330,7 +336,7 @@ class TokenBatch:
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor  # int64 [B]     real tokens per row
-    mask: torch.Tensor  # bool  [B, A]  True where the prediction counts
+    mask: torch.Tensor  # bool  [B, A]  True where the prediction counts in the loss
     images: Any = None  # the rows' images as in spa.models.vision; None without images
 
     def __post_init__(self) -> None:
@@ -352,12 +358,12 @@ class EpisodeBatch(TokenBatch):
     update normalizes them over the whole mini-batch. Methods (`spa.methods`) change them.
     """
 
-    # int64 [B, A] turn index of the predicted token (a later prompt has the turn of the response to
-    # it); -1 in the first prompt, in padding and in replayed examples
+    # int64 [B, A] turn index of the predicted token. The tokens of a prompt have the turn of the
+    # response that follows, but -1 in the first prompt, in padding and in replayed examples.
     turns: torch.Tensor
     turn_ends: torch.Tensor  # bool    [B, A]  True on the last sampled token of each turn
-    # float32 [B, A]  on the last sampled token of the episode (or of each turn); after
-    # normalization, also on other tokens
+    # float32 [B, A] nonzero only on the last sampled token of the episode (or of each turn);
+    # normalization may make other tokens nonzero
     rewards: torch.Tensor
     scores: torch.Tensor  # float32 [B]     un-normalized score of the episode
     group_ids: torch.Tensor  # int64   [B]
@@ -370,7 +376,7 @@ class EpisodeBatch(TokenBatch):
     )  # float32 [B, A]  weights of the cross-entropy loss; 0 where there is none
     # int64 [B] index of the row's episode in its step; -1 for replayed examples
     episodes: torch.Tensor
-    starts: torch.Tensor  # int64   [B]     index of the episode's token at which the row begins
+    starts: torch.Tensor  # int64   [B]     index in the episode of the row's first token
     # bool [B] truncated by max_turn or max_model_len, not ended by the game
     truncated: torch.Tensor | None = None
     # int64 [B, A] equal on tokens of turns that begin in the same state with the same number of
@@ -409,8 +415,8 @@ class EpisodeBatch(TokenBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBatch(EpisodeBatch):
-    """Episodes with the models' scores before this step's updates: log-probs of the actor (old) and
-    of the reference model, and values of the critic."""
+    """Episodes with model outputs from before this step's updates: log-probs of the actor (old) and
+    of the reference model, and state values of the critic."""
 
     old_logprobs: torch.Tensor  # float32 [B, A]
     ref_logprobs: torch.Tensor | None = None  # float32 [B, A]
@@ -462,7 +468,7 @@ class SFTExample:
     puzzle_hash: str
     success: bool
     reward: float
-    # the correct observation: the shown state, unless the environment has another target
+    # the correct observation: the shown state, unless the environment defines another text
     state: str
     next_state: str
     executed: tuple[str, ...] = ()

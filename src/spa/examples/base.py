@@ -1,5 +1,5 @@
-"""Examples of self-play in base format: the same conversations, with plans and answers but without
-states, for the baseline `vanilla_format`."""
+"""Examples of self-play in base format, for the baseline `vanilla_format`: the same conversations
+with plans and answers, but without states in the responses."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from spa.types import Episode, SFTExample
 
 
 class Base(Play):
-    """Source of examples in base format: one per turn, without its states
+    """Source of examples in base format, one per turn, without the states of the response
     (`spa.worldmodel.base_format`)."""
 
     mode = "base"
@@ -34,8 +34,8 @@ class Base(Play):
             )
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """One round, fine-tuned for as long as all rounds together: examples in base format teach
-        no states that a later round could use."""
+        """Return one round with as many SFT steps as all rounds together. Further rounds would add
+        nothing, because examples in base format teach no world model."""
         count = cfg.generate.rounds
         own = self.first_round(cfg)
         if count == 1:
@@ -60,7 +60,8 @@ class Base(Play):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The examples of an episode without states."""
+        """Return the examples of an episode, with the states removed from the responses, and the
+        number of dropped turns by reason."""
         from spa.worldmodel.base_format import in_base_format
 
         made, dropped = super().of_episode(cfg, puzzles, episode)

@@ -1,6 +1,6 @@
-"""Examples of plans that were not played: each is tried in a copy of the game
-(`spa.worldmodel.branches`), and becomes an example of its own or one of the plans to choose
-from."""
+"""Examples of plans that were not played. Each plan is tried in a copy of the game
+(`spa.worldmodel.branches`). It becomes a separate example, or one of the plans that a response
+lists."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,8 +15,8 @@ from spa.types import Episode, SFTExample
 
 
 class Counterfactual(Play):
-    """Source of the examples of self-play, and of examples with the outcomes of other plans in
-    every state."""
+    """Source of the examples of self-play, extended by the outcomes of other plans in every
+    state."""
 
     policies = ("counterfactual",)
     checks_puzzles = True
@@ -35,7 +35,8 @@ class Counterfactual(Play):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The examples of an episode, including those of the plans that were not played."""
+        """Return the examples of an episode, including plans that were not played, and the number
+        of dropped turns by reason."""
         from spa.worldmodel.branches import counterfactual_examples, turn_options
         from spa.worldmodel.examples import episode_examples
 

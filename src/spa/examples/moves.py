@@ -1,5 +1,5 @@
-"""Single moves from random play: an action and the short name of the state that it leads to. A
-model trained on them can be queried by an external search."""
+"""Single moves from random play: an action and the key of the state that it leads to. A search
+program can query a model trained on them."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +23,8 @@ class Moves(Play):
         return cfg.generate.example_format == "moves"
 
     def require(self, cfg: Config, env: TextEnv, tag: str) -> None:
-        """Raise ConfigError unless the game can read and write the names of its states in texts."""
+        """Raise ConfigError unless the game can read the keys of its states from their texts, and
+        render the texts from the keys."""
         from spa.planning.moves import require_names
 
         require_names(env, tag, cfg.state_text)
@@ -40,11 +41,13 @@ class Moves(Play):
 
 
 def moves_config(cfg: Config) -> Config:
-    """The configuration of random play with one action per turn, and of SFT on its single moves:
-    the first round for a model that searches with its own predictions."""
+    """Return the configuration of the first of two rounds: random play with one action per turn,
+    and SFT on these single moves. In the second round, searches use the predictions of this
+    model."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
-    # One action per turn and as many turns as actions are allowed: each turn is one transition.
+    # With one action per turn, and as many turns as actions are allowed, each turn is one
+    # transition.
     proxy = replace(
         cfg.agent_proxy,
         response_format="plan_first",
@@ -72,7 +75,7 @@ def moves_config(cfg: Config) -> Config:
                 eval_episodes=0,
             ),
         ),
-        # With `eval_episodes=0` nothing is measured after this round, so the gate has no input.
+        # With `eval_episodes=0`, SFT measures no world-model accuracy, so the gate has no input.
         gate=replace(cfg.gate, enable=False),
     )
 

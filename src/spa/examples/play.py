@@ -1,5 +1,5 @@
-"""Examples of self-play: each turn's response with the true states in place of those that the model
-wrote."""
+"""Examples of self-play: the response of each turn, in which true states replace the states that
+the model wrote."""
 
 import logging
 from collections import Counter
@@ -23,22 +23,22 @@ class Play(ExampleSource):
     order = 3
 
     def makes(self, cfg: Config) -> bool:
-        """Return True: this source takes every configuration that no other source takes."""
+        """Return True, because this source takes every configuration that no other source takes."""
         return True
 
     def first_round(self, cfg: Config) -> Config:
-        """The configuration of the first round, without planning, since there is no world model
-        yet."""
-        # With one round every value of `train_on` selects the same examples. Using one value gives
-        # one fingerprint.
+        """Return the configuration of the first round. If more rounds follow, it has no planning,
+        since there is no world model yet."""
+        # With one round, every value of `train_on` selects the same examples. It is set to one of
+        # them, so that all give the same fingerprint.
         own = replace(cfg.generate, train_on="all_rounds")
         if cfg.generate.rounds > 1:
             own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
         return replace(cfg, generate=own)
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """The configuration of each round. The fine-tuned model plays later rounds, whatever policy
-        played the first."""
+        """Return the configuration of each round. The fine-tuned model plays all rounds but the
+        first, whatever policy plays that one."""
         count = cfg.generate.rounds
         if count == 1:
             return [self.first_round(cfg)]
@@ -63,7 +63,8 @@ class Play(ExampleSource):
                 generate=alone if number == 1 else later,
                 sft=replace(cfg.sft, trainer=own),
             )
-            # A failed gate would ask for more training, which the next round provides anyway.
+            # Only the last round has a gate. A failed gate asks for more training, which the next
+            # round provides anyway.
             if number < count:
                 config = replace(config, gate=replace(config.gate, enable=False))
             configs.append(config)
@@ -108,8 +109,8 @@ class Play(ExampleSource):
 
 
 def policy_of(cfg: Config, episode_id: str) -> str:
-    """Name of the policy that plays an episode: `generate.policy`, or one of `generate.mixture`
-    sampled by its share."""
+    """Return the name of the policy that plays an episode: `generate.policy`, or a policy sampled
+    from the shares of `generate.mixture`."""
     shares = cfg.generate.mixture
     if not shares:
         return cfg.generate.policy
@@ -127,7 +128,7 @@ def policy_of(cfg: Config, episode_id: str) -> str:
 
 
 def at_start(env: TextEnv, episode: Episode) -> TextEnv:
-    """Reset `env` to the puzzle and the noise of the start of the episode, and return it."""
+    """Reset `env` to the episode's puzzle and noise seed, and return it."""
     env.reset(
         seed=episode.puzzle_seed,
         options={"noise_seed": episode.noise_seed, "validation": False},

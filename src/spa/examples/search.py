@@ -1,14 +1,15 @@
-"""Responses that write a search, made from fresh puzzles without play (`generate.policy: search`).
+"""Examples of responses that write a search, made from new puzzles without playing
+(`generate.policy: search`).
 
-Each example has its own puzzle, at its start or, as a later turn, in a random state that earlier
-turns can have led to. Validation puzzles are left out. Examples without a path to the goal, or with
-a response of more than `generate.sampling.response_length` tokens, are dropped and replaced by
-others.
+Each example has its own puzzle. It shows the start state or, as a later turn, a random state to
+which earlier turns may have led. Validation puzzles are left out. Examples without a path to the
+goal, or with a response of more than `generate.sampling.response_length` tokens, are dropped and
+replaced by others.
 
-States of later turns and searches come from copies of the game, or only from a model's predictions
-of single moves and the text of the first prompt (`generate.search.dynamics`). In the second case
-copies of the game only measure the predictions, and a first round teaches the moves. Every value of
-`generate.search.thoughts` gives the same puzzles, states and prompts.
+`generate.search.dynamics` selects where searches and the states of later turns come from: copies of
+the game, or a model's predictions of single moves together with the text of the first prompt. In
+the second case, copies of the game only measure the predictions, and a first round teaches the
+moves. Every value of `generate.search.thoughts` gives the same puzzles, states and prompts.
 """
 
 from collections import Counter, defaultdict
@@ -37,20 +38,21 @@ if TYPE_CHECKING:
     from spa.rollout.worker import RolloutWorker
 
 MAX_PUZZLES_PER_EXAMPLE = 20
-"""Number of puzzles sampled per requested example before a game is rejected."""
+"""Largest number of puzzles sampled per requested example. If they are not enough, an error is
+raised."""
 SEARCH_BATCH_SIZE = 256
-"""Number of searches that run together."""
+"""Number of searches that run at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """A state with the search from it. question: the state and its prompt. search: the search.
-    text: the search as text. dealt: text and path of the control's search with permuted outcomes;
-    None if a model predicts the outcomes."""
+    """A state, and the search from it."""
 
-    question: "Question"
+    question: "Question"  # the state and its prompt
     search: Any
-    text: str
+    text: str  # the search as text
+    # text and path of the control's search with permuted outcomes; None if a model predicts the
+    # outcomes
     dealt: tuple[str, tuple[str, ...]] | None
 
 
@@ -102,13 +104,15 @@ class WrittenSearch(ExampleSource):
             )
 
     def first_round(self, cfg: Config) -> Config:
-        """The configuration of single moves if there are two rounds, otherwise of the searches."""
+        """Return the configuration that trains on single moves if there are two rounds, otherwise
+        the one that trains on searches."""
         if cfg.generate.rounds > 1:
             return moves_config(cfg)
         return replace(cfg, generate=replace(cfg.generate, train_on="all_rounds"))
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """The configurations of single moves and then of searches, or of searches alone."""
+        """Return the configurations of two rounds (single moves, then searches), or of one round of
+        searches."""
         if cfg.generate.rounds == 1:
             return [self.first_round(cfg)]
         # `resume_path` names a checkpoint of the first round.
@@ -121,7 +125,8 @@ class WrittenSearch(ExampleSource):
         return [moves_config(cfg), search]
 
     def fine_tuned_alone(self, cfg: Config) -> Config:
-        """The first round's configuration: SFT on single moves has its own batch size and steps."""
+        """Return the configuration of the first round, since SFT on single moves has its own batch
+        size and number of steps."""
         return self.first_round(cfg)
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
@@ -143,7 +148,8 @@ class WrittenSearch(ExampleSource):
             "search/dropped": float(sum(dropped.values())),
             **{f"search/{name}": float(value) for name, value in dynamics.counts.items()},
         }
-        # No puzzle occurs twice, so any cut separates training from validation.
+        # No puzzle occurs twice, so any split of the list separates the puzzles of training and
+        # validation.
         return Examples(
             examples=examples,
             dropped=dropped,
@@ -154,7 +160,7 @@ class WrittenSearch(ExampleSource):
 
 
 def make_dynamics(cfg: Config) -> "Dynamics":
-    """The source of successor states: copies of the game, or the model that `model_path` names."""
+    """Return the source of successor states: copies of the game, or the model in `model_path`."""
     from spa.engines.factory import make_engine
     from spa.models.build import pick_device
     from spa.planning.dynamics import LearnedMoves, Simulator
@@ -168,8 +174,9 @@ def make_dynamics(cfg: Config) -> "Dynamics":
 def make_examples(
     cfg: Config, puzzles: Puzzles, dynamics: "Dynamics"
 ) -> tuple[list[SFTExample], list[int], Counter[str], int]:
-    """Training examples followed by validation examples, the number of lines of each search, the
-    number of dropped states by reason, and the number of actions taken in copies of the game."""
+    """Make the training examples, followed by the validation examples. Returns the examples, the
+    number of lines of each search, the number of dropped states by reason, and the number of
+    actions taken in copies of the game. Raises DataError if there are too few examples."""
     from spa.models.build import load_template
     from spa.worldmodel.examples import by_reason
 
@@ -186,8 +193,8 @@ def make_examples(
     explored = 0
 
     def too_long(thoughts: str, path: tuple[str, ...], question: "Question") -> bool:
-        # The length counts with the search written out, whatever generate.search.thoughts is, so
-        # that all its values train on the same puzzles.
+        # The response is measured with the search written out, whatever generate.search.thoughts
+        # is. So all values of that setting train on the same puzzles.
         prompter = replace(worker.prompters[question.puzzle.spec.tag], enable_think=True)
         text = response(thoughts, taken(path, question, prompter), prompter)
         most = cfg.generate.sampling.response_length
@@ -234,7 +241,8 @@ def make_examples(
 
 
 def too_few(reason: str, dynamics: str) -> str:
-    """Advise what to do if too few puzzles yield an example, given the most frequent reason."""
+    """Return advice for the case that too few puzzles yield an example. `reason` is the most
+    frequent reason for dropping one."""
     if reason in ("too_long", "too_long_when_dealt"):
         return "Raise generate.sampling.response_length, or use a smaller board."
     if dynamics == "model" and reason in ("unreadable_state", "no_goal"):
@@ -304,7 +312,7 @@ def fresh_puzzles(
             raise ConfigError(
                 f"generate.policy=search cannot search the states of {spec.tag}: {why}"
             ) from error
-        # The last turn in which an action can be left.
+        # Number of the last turn that can still have an action left.
         last = min(
             prompter.max_turn, -(-prompter.max_actions_per_traj // prompter.max_actions_per_turn)
         )
@@ -327,8 +335,8 @@ def fresh_puzzles(
 def questions(
     part: "Sequence[Puzzle]", worker: "RolloutWorker", dynamics: "Dynamics"
 ) -> "list[Question]":
-    """Choose a state of each puzzle: its start or, for a later turn, a random state that earlier
-    turns can have led to. If no such state exists, the start is chosen."""
+    """Choose a state of each puzzle: the start state or, for a later turn, a random state to which
+    earlier turns may have led. If there is no such state, choose the start state."""
     from spa.planning.dynamics import Question, reachable
 
     asked = list[Question]()
@@ -336,8 +344,8 @@ def questions(
     most = [(each.turn - 1) * per_turn[each.spec.tag] for each in part]
     for puzzle, reached in zip(part, reachable(part, most, dynamics), strict=True):
         prompter = worker.prompters[puzzle.spec.tag]
-        # Turns before this one have taken at least one action each. A state that they reach with
-        # several numbers of actions counts with the largest: most turns are full.
+        # Each earlier turn has taken at least one action. If different numbers of actions lead to a
+        # state, the largest number is used, because most turns take all actions that they may.
         actions_to = {
             key: count for count in range(puzzle.turn - 1, len(reached)) for key in reached[count]
         }
@@ -364,8 +372,8 @@ def questions(
 
 
 def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the thoughts of each response, and the path whose first actions its answer
-    contains."""
+    """Return the thoughts of each response, and the path from which the answer takes its
+    actions."""
     texts = [each.text for each in chosen]
     if kind == "other_puzzle":
         texts = of_other_puzzles(texts)
@@ -383,8 +391,9 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:
-    """For each search, the text of another search: the next one with the same number of lines, or
-    else one of the nearest length. Raises DataError if all texts are the same."""
+    """Return, for each search, the different text of another search: the next one with the same
+    number of lines, or else one of the nearest length. Raises DataError if all texts are the
+    same."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for number, text in enumerate(texts):
         by_length[text.count("\n")].append(number)
@@ -409,7 +418,7 @@ def of_other_puzzles(texts: Sequence[str]) -> list[str]:
 
 
 def taken(path: tuple[str, ...], question: "Question", prompter: Prompter) -> tuple[str, ...]:
-    """The first actions of the path, as many as one turn allows."""
+    """Return the first actions of the path, up to the number that the turn allows."""
     return path[: min(prompter.max_actions_per_turn, question.actions_left)]
 
 
@@ -426,7 +435,7 @@ def row_of(
     worker: "RolloutWorker",
     dynamics: "Dynamics",
 ) -> SFTExample:
-    """The example of a response, with the reward and the next state that its actions lead to."""
+    """Return the example of a response, with the reward and the next state of its actions."""
     spec = question.puzzle.spec
     prompter = worker.prompters[spec.tag]
     actions = taken(path, question, prompter)

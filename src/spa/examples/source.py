@@ -1,4 +1,4 @@
-"""The interface of a source of examples."""
+"""Interface of the sources of examples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,23 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzles:
-    """The puzzles that examples are made from. worker: makes the games of the run. held_out: hashes
-    of the validation puzzles."""
+    """The puzzles from which examples are made."""
 
-    worker: "RolloutWorker"
-    held_out: frozenset[str]
+    worker: "RolloutWorker"  # creates the environments of the run
+    held_out: frozenset[str]  # hashes of the validation puzzles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Examples of a source. dropped: number of turns or puzzles without an example, by reason."""
+    """The examples that a source has made."""
 
     examples: list[SFTExample]
-    dropped: Counter[str]
-    # Number of leading examples for training, the others being for validation; None: split by
-    # puzzle.
+    dropped: Counter[str]  # number of turns or puzzles without an example, by reason
+    # The first `training` examples are for training, the others for validation. None: the examples
+    # are split by puzzle.
     training: int | None = None
-    summary: dict[str, Any] = field(default_factory=dict)  # more lines of summary.json
+    summary: dict[str, Any] = field(default_factory=dict)  # additional entries of summary.json
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -41,17 +40,14 @@ class ExampleSource:
     """One way to make examples. Self-play, its rounds, the pipeline, the checks and the comparison
     use this interface and know no source by name.
 
-    policies: values of `generate.policy` that select this source. plays: whether episodes are
-    played first, to make the examples from. mode: the prompt mode of its examples. has_states:
-    whether responses contain states. checks_puzzles: whether `require` needs a puzzle. order:
-    sources with a smaller number are asked first whether a configuration is theirs.
+    The first source whose `makes` returns True gets the configuration, in ascending `order`.
     """
 
-    policies: tuple[str, ...] = ()
-    plays: bool = True
-    mode: PromptMode = "add_worldmodel"
-    has_states: bool = True
-    checks_puzzles: bool = False
+    policies: tuple[str, ...] = ()  # values of `generate.policy` that select this source
+    plays: bool = True  # whether the examples are made from episodes, which are played first
+    mode: PromptMode = "add_worldmodel"  # prompt mode of the examples
+    has_states: bool = True  # whether responses contain states
+    checks_puzzles: bool = False  # whether `require` needs an environment that has been reset
     order: int = 0
 
     def makes(self, cfg: Config) -> bool:
@@ -65,16 +61,16 @@ class ExampleSource:
         """Raise ConfigError if this source cannot use the game `env`, which has been reset."""
 
     def first_round(self, cfg: Config) -> Config:
-        """The configuration of the first round alone."""
+        """Return the configuration of the first round."""
         return cfg
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """The configuration of each round of self-play and SFT."""
+        """Return the configuration of each round of self-play and SFT."""
         return [self.first_round(cfg)]
 
     def fine_tuned_alone(self, cfg: Config) -> Config:
-        """The configuration for a command that runs only SFT on the examples of the first of
-        several rounds."""
+        """Return the configuration for a command that runs only SFT, on the examples of the first
+        round."""
         return cfg
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
@@ -86,5 +82,5 @@ class ExampleSource:
 
 
 def source_of(cfg: Config) -> ExampleSource:
-    """The source of the examples that a configuration asks for."""
+    """Return the source that makes the examples of a configuration."""
     return example_source(cfg)

@@ -30,29 +30,27 @@ WRITTEN = (
     "gate.enable=false",
     "algorithm.gamma=1.0",  # each turn is its own row, and nothing is discounted between rows
 )
-"""Overrides of all methods whose examples a program writes (`spa.examples.search`). Each method
-adds its response format."""
+"""Overrides shared by all methods whose examples a program writes (`spa.examples.search`). Each
+method adds its response format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """Overrides that define a method. overrides: for all stages. world_model: for stages 1 and 2
-    only. ppo: for stage 3 only. fine_tuned: if False, PPO starts from the base model. steps: factor
-    on the configured number of PPO steps. group_size: size of PPO's groups; the number of episodes
-    per step does not change."""
+    """The configuration overrides that define a method."""
 
     description: str
-    overrides: tuple[str, ...] = ()
-    world_model: tuple[str, ...] = ()
-    ppo: tuple[str, ...] = ()
-    fine_tuned: bool = True
-    steps: int = 1
+    overrides: tuple[str, ...] = ()  # for all stages
+    world_model: tuple[str, ...] = ()  # only for stages 1 and 2
+    ppo: tuple[str, ...] = ()  # only for stage 3
+    fine_tuned: bool = True  # False: PPO starts from the base model
+    steps: int = 1  # factor on the configured number of PPO steps
+    # Size of PPO's groups; None: as configured. The number of episodes per step does not change.
     group_size: int | None = None
 
     @property
     def has_control(self) -> bool:
-        """True if SFT trains on states. The method then has a control, which shuffles the states
-        between turns."""
+        """True if SFT trains on states. Only then is there a control, in which the next states are
+        shuffled between turns."""
         return self.fine_tuned and "generate.example_format=base" not in (
             *self.overrides,
             *self.world_model,

@@ -1,5 +1,5 @@
-"""ActObs (arXiv 2609.20715): SFT with a loss also on the states that the environment shows between
-responses. Enable it with `sft.data.loss_on=act_obs`."""
+"""ActObs (arXiv 2609.20715): SFT whose loss also covers the states that the environment shows
+between responses. Enable it with `sft.data.loss_on=act_obs`."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ METHODS = {
 
 
 def sft_mask(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Return, for each token of a message, whether it carries the SFT loss: all tokens of a
-    response do, and the state's tokens in an environment message.
+    """Return, for each token of a message, whether it carries the SFT loss. All tokens of a
+    response do. In an environment message, only the tokens of the state do.
 
     A token that overlaps the state counts as part of it. A message that does not have spa's layout
     counts entirely as state. An image, or a state whose text the template changes, carries no loss.

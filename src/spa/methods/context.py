@@ -19,21 +19,17 @@ Replayed = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The PPO step that a method changes.
-
-    step: its number, from 1. entropies: batch -> float32 [B, A], the policy's entropy in nats at
-    each sampled token. state_values: (environment tag, state texts) -> the environment's value of
-    each state. stored: training sequences of stage 2; empty unless they are replayed. metrics:
-    metrics of the step, to which methods add their own.
-    """
+    """Inputs that methods need to change a PPO step, besides the batch and the episodes."""
 
     cfg: Config
-    step: int
+    step: int  # from 1
     template: ChatTemplate
+    # batch -> float32 [B, A], the policy's entropy in nats at each sampled token
     entropies: Callable[[PPOBatch], torch.Tensor]
+    # (environment tag, state texts) -> the environment's value of each state
     state_values: Callable[[str, Collection[str]], dict[str, float]]
-    stored: Sequence[Replayed]
-    metrics: Metrics
+    stored: Sequence[Replayed]  # training sequences of stage 2; empty unless they are replayed
+    metrics: Metrics  # metrics of the step, to which methods add their own
 
 
 def examples_folder(cfg: Config) -> Path | None:

@@ -26,6 +26,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "env_observations":
         return batch
-    # Most loss masks leave out the environment's tokens, so that only this loss trains on them.
+    # With most settings of `actor.loss_mask`, the policy loss leaves out the environment's tokens,
+    # and only this loss trains on them.
     shown = on_tokens(batch, episodes, partial(env_state_mask, template=context.template))
     return replace(batch, ce_weights=batch.ce_weights + shown)

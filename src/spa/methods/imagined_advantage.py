@@ -14,9 +14,10 @@ from spa.types import Episode, PPOBatch, Turn
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Add to each turn's advantages the predicted value of its plan minus the mean over all its
-    predicted plans. The difference is scaled by `algorithm.imagined_advantage` and by the agreement
-    between predicted and observed values over the step's episodes."""
+    """Add a term to the advantages of each turn that chose one of its imagined plans. The term is
+    the predicted value of that plan minus the mean over all plans of the turn. It is scaled by
+    `algorithm.imagined_advantage` and by the agreement between predicted and observed values over
+    the step's episodes."""
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
@@ -51,7 +52,7 @@ def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
     """float32 [T]: for each token, the predicted value of its turn's plan minus the mean over the
     turn's predicted plans."""
-    # the last entry is for tokens outside turns
+    # Tokens outside all turns have index -1, which selects the last entry.
     leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):
         leads[number] = lead([values[state] for _, state in turn.response.options], taken)

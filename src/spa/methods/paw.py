@@ -40,7 +40,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         return batch
     weights = batch.ce_weights
     if loss.fade:
-        # All episodes of the step count: the filter would hide how many succeed.
+        # Episodes that the filter dropped count as well, because without them the share of
+        # successes would be biased.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))
     # Entropies cost a forward pass, so they are computed only if `turns` excludes some turns.

@@ -75,9 +75,9 @@ def stored_in(cfg: Config) -> Path | None:
 
 
 def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
-    """Load the training sequences of stage 2 if they are replayed. Raises DataError if there are
-    none, ConfigError for a vision model. Warns if rollouts are to be replayed and none can be
-    corrected."""
+    """Load the training sequences of stage 2 if the settings replay them; otherwise return an empty
+    list. Warns if the settings replay rollouts, but rollouts cannot be corrected. Raises DataError
+    if there are no sequences, ConfigError for a vision model."""
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
     if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
@@ -89,7 +89,7 @@ def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
             "actor_rollout_ref.actor.replay.examples must be 0 for a vision model, because the "
             "replayed examples have no pictures"
         )
-    # The examples of stage 2; `replay.loss_on` may put the loss on other tokens of them.
+    # These are the examples of stage 2, but `replay.loss_on` may select other tokens for the loss.
     learnt = replace(
         cfg, sft=replace(cfg.sft, data=replace(data, loss_on=replay.loss_on or data.loss_on))
     )
@@ -98,8 +98,8 @@ def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
 
 
 def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
-    """Append `rows` to the batch. They have no sampled token, so they do not count in the policy
-    loss; `ce_weights` is 1 on their tokens with a loss."""
+    """Append `rows` to the batch. They contain no sampled tokens, so the policy loss ignores them.
+    `ce_weights` is 1 on the tokens that carry a loss."""
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
@@ -111,7 +111,8 @@ def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     columns: dict[str, Any] = {item.name: getattr(batch, item.name) for item in fields(batch)}
     for name, value in columns.items():
         if isinstance(value, torch.Tensor):
-            # Replayed examples have no turn and no episode (-1) and no sampled token (0).
+            # Replayed rows belong to no turn and no episode (-1). All other columns are 0, since no
+            # token was sampled.
             fill = -1 if name in ("turns", "episodes") else 0
             columns[name] = _longer(value, count, width - (name != "input_ids"), fill=fill)
     columns["input_ids"][old:] = ids
@@ -129,7 +130,7 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
 
 
 def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
-    """Return the reason why no rollout can be corrected; empty if rollouts can be corrected."""
+    """Return the reason why rollouts cannot be corrected; "" if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
     if why := format_of(cfg.agent_proxy.response_format).why_kept():
@@ -144,9 +145,9 @@ def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
 def sampled_sequences(
     context: Context, episodes: Sequence[Episode], *, count: int
 ) -> list[Replayed]:
-    """Sample `count` examples for a step, from the stored ones or from its episodes; an empty list
-    if there are none. Episodes are tried `count` at a time until some give an example; if they give
-    too few, these are repeated."""
+    """Sample `count` examples for a step, from the stored examples or else from the step's
+    episodes. Episodes are converted in random batches of `count` until a batch yields examples,
+    which are repeated if they are too few. Returns an empty list if no batch does."""
     cfg = context.cfg
     # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)
@@ -175,8 +176,8 @@ def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) 
         for episode in episodes
         for example in episode_examples(episode, action_sep=cfg.action_sep(episode.tag))[0]
     ]
-    # As in SFT: with shuffled next states, replay must be shuffled too, or it would show the true
-    # states that SFT withheld.
+    # If SFT trained on shuffled next states, replay must shuffle them as well. Otherwise it would
+    # show the true states that SFT withheld.
     if cfg.generate.shuffle_next_states:
         examples = shuffle_next_states(examples, cfg.seed.train)
     sequences, _ = training_sequences(

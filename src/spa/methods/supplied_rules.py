@@ -1,5 +1,6 @@
-"""Methods that train on written derivations, and their controls. The program supplies the rules:
-which variables of a game are neighbours, and that neighbours differ. No world model is learned."""
+"""Methods that train on written derivations, and their controls. The program supplies the rules,
+namely which variables of a game are neighbours and that neighbours have different values. No world
+model is learned."""
 
 from spa.methods import NO_EXAMPLES, WRITTEN, Method
 

@@ -14,7 +14,7 @@ from spa.types import Completion, Prompt, SamplingParams
 
 class BestOfNPlanner(Planner):
     """Plays the best of `n` responses in every turn. Ties go to the response that was sampled
-    first, so predictions without information change nothing."""
+    first. So if all values are equal, the policy plays as it would without planning."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """Return, for each prompt, the best of `n` completions, or the next completion of the path
@@ -32,7 +32,7 @@ class BestOfNPlanner(Planner):
         ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """`n` samples of the prompt, each with its own seed."""
+        """Return `n` copies of the prompt, each with its own sampling seed."""
         prompt = expansion.prompt
         # Ids with # mark the planner's own prompts. `ask` drops their caches right after the call.
         others = [
@@ -47,7 +47,8 @@ class BestOfNPlanner(Planner):
         return [prompt, *others]
 
     def horizon(self, prompt: Prompt) -> int:
-        """Return the number of turns that the episode has left."""
+        """Return the number of turns that the episode has left, since each level of the search is
+        one turn."""
         return prompt.turns_left or 1
 
     def _next_of_plan(self, tree: Tree) -> Completion | None:
@@ -73,8 +74,8 @@ class BestOfNPlanner(Planner):
         if tree.fault:
             return tree.failed()
         values = [node.value for node in tree.nodes[: self.n]]
-        # A response has the value of its own state, or of the goal if the search below it found
-        # the goal.
+        # The value of a response is that of its predicted state, or that of the goal if the search
+        # below this state found the goal.
         for node in tree.nodes:
             values[node.root] = max(
                 values[node.root], node.value if node.value >= GOAL else NO_STATE

@@ -1,15 +1,15 @@
 """Breadth-first search with the learned model: the model predicts the result of each action.
 
 Best of n scores the responses that the model happens to sample. This planner tries each action of
-the game once, in the real state and in every new predicted one. It starts the response up to the
-prediction (the state as observation, then `I do Down. <prediction>`), and the model completes it.
-The search ends at a predicted state that shows the goal. The path to it is played over one or more
-turns, each with as many actions as a turn allows and with a response that is again started with its
-plan. If no path is found, or if a started response would leave too little room for the longest
-response, the model responds without a plan.
+the game once, in the real state and in every new predicted state. It writes the beginning of the
+response, up to the prediction (the state as observation, then `I do Down. <prediction>`), and the
+model completes it. The search ends at a predicted state that shows the goal. The path to it is
+played over one or more turns, each with as many actions as a turn allows. The planner begins the
+responses of these turns with the actions of the path. If no path is found, or if the planner's
+beginning leaves too little room for the rest of the response, the model responds without a plan.
 
-The started part of a response is not sampled and has log-prob 0. Predictions of the search are
-greedy: the most probable next state, not a sample.
+The planner's part of a response is not sampled and has log-prob 0. The search decodes predictions
+greedily.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ _PREDICTION = "<prediction>\n"
 
 
 class BreadthFirstPlanner(Planner):
-    """Asks `engine` for the result of every action; `depth` counts actions. `n` has no effect.
-    `template` is required, because a response is started in tokens."""
+    """Asks `engine` for the result of every action. `depth` counts actions. `n` has no effect.
+    `template` is required, because the planner writes the beginning of a response as tokens."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """Return the response to each prompt. The response is started with the path that the search
-        found; without a path, the engine responds freely."""
+        """Return the response to each prompt. It begins with the actions of the path that the
+        search found; without a path, the engine responds freely."""
         trees = [Tree(prompt) for prompt in prompts]
         plans = [self.follow_plan(tree) for tree in trees]
         searched = [
@@ -40,7 +40,8 @@ class BreadthFirstPlanner(Planner):
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
-        # Games that have failed have no question, so the next response may belong to a later game.
+        # There are fewer responses than trees, because a failed game has no question. So they are
+        # taken from an iterator.
         responses = iter(
             self.ask([question for question in questions if question is not None], sampling)
         )
@@ -50,8 +51,8 @@ class BreadthFirstPlanner(Planner):
         ]
 
     def proposals(self, expansion: Expansion) -> list[Prompt]:
-        """Return a prompt for every action of the game, with a response started up to the
-        prediction of that action's result; an empty list if one of the prompts is too long."""
+        """Return a prompt for every action of the game, ending where the model has to predict the
+        action's result. Returns an empty list if one of the prompts is too long."""
         prompt = expansion.prompt
         state = self._state(expansion)
         asked = [
@@ -62,11 +63,13 @@ class BreadthFirstPlanner(Planner):
             )
             for action in prompt.context.action_names()
         ]
-        # All or none: with an action left out, the search would miss paths through it.
+        # If one prompt is too long, none is sent: without one of the actions, the search would miss
+        # paths.
         return asked if all(map(self._fits, asked)) else []
 
     def horizon(self, prompt: Prompt) -> int:
-        """Number of actions that the remaining turns allow."""
+        """Return the number of actions that the remaining turns allow, since each level of the
+        search is one action."""
         return (prompt.turns_left or 1) * self.max_actions
 
     def _state(self, expansion: Expansion) -> str:
@@ -75,8 +78,8 @@ class BreadthFirstPlanner(Planner):
         return expansion.prompt.context.state_text(self.state_text)
 
     def _begun(self, prompt: Prompt, state: str, actions: Sequence[str]) -> Prompt:
-        """Return the prompt with a response that is started up to the prediction of the state after
-        these actions."""
+        """Return the prompt followed by the beginning of a response that takes these actions. It
+        ends where the model has to predict the resulting state."""
         form = format_of(prompt.response_format)
         text = form.write(state, form.asked_plan(actions) or "", "", "")
         begun = text[: text.index(_PREDICTION) + len(_PREDICTION)]
@@ -97,11 +100,12 @@ class BreadthFirstPlanner(Planner):
         return begun if self._fits(begun) else tree.prompt
 
     def _fits(self, question: Prompt) -> bool:
-        """Return whether a prompt with a started response is at most `max_prompt` tokens long."""
+        """Return whether the prompt, including the beginning of the response, has at most
+        `max_prompt` tokens."""
         return self.max_prompt is None or len(question.token_ids) <= self.max_prompt
 
     def _turn(self, plan: Sequence[Node]) -> list[Node]:
-        """The leading part of a plan that fits into one turn."""
+        """Return the first nodes of a plan whose actions fit into one turn."""
         part = [plan[0]]
         for node in plan[1:]:
             if sum(len(taken.parsed.actions) for taken in [*part, node]) > self.max_actions:
@@ -112,10 +116,11 @@ class BreadthFirstPlanner(Planner):
     def _play(
         self, tree: Tree, plan: list[Node], question: Prompt, response: Completion
     ) -> Completion:
-        """Record the search, and return the response with the part that it was started with."""
+        """Record the search, and return the whole response, including the beginning that the
+        planner wrote."""
         prompt = tree.prompt
-        # `_question` returns the plain prompt if the begun response does not fit; the plan is
-        # dropped.
+        # `_question` has returned the plain prompt if the beginning of the response was too long.
+        # The plan is then dropped.
         plan = [] if question is prompt else plan
         whole = with_prefill(question, prompt, response)
         played = self.expand(tree, Expansion(prompt=prompt, env=prompt.context), [whole])
@@ -123,16 +128,17 @@ class BreadthFirstPlanner(Planner):
             return tree.failed()
         if self.keep and (rest := plan[len(self._turn(plan)) :] if plan else []):
             self.plans[prompt.episode_id] = rest
-        # The turn follows an earlier plan if nothing was searched.
+        # Without searched nodes, the plan is the rest of an earlier search.
         kept = bool(plan) and not tree.nodes
-        # In the record, the played response is root 0, so the roots of the search move up by one.
+        # In the record, the played response is root 0, so the roots of the search are shifted by
+        # one.
         tree.nodes = [*played, *(replace(node, root=node.root + 1) for node in tree.nodes)]
         self.record({**tree.line(0), "named": bool(plan), **({"kept": True} if kept else {})})
         return whole
 
 
 def _shortest_path(tree: Tree) -> list[Node]:
-    """The shortest path to a predicted goal; empty if none was found."""
+    """Return the shortest path to a predicted goal; empty if none was found."""
     goals = tree.goals()
     return path_to(goals[0]) if goals else []
 

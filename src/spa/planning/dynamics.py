@@ -1,5 +1,5 @@
-"""Successor states for searches: from copies of the game, or from a model trained on single moves
-that predicts every action of every state."""
+"""Successor states for searches, either from copies of the game, or from a model trained on single
+moves that predicts the result of every action."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,32 +21,31 @@ Successors = tuple[Successor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A new puzzle from which examples are made, and the turn that its example shows."""
+    """A new puzzle from which one example is made, and the turn that the example shows."""
 
     number: int
     spec: EpisodeSpec
     puzzle_hash: str
-    env: TextEnv  # at the start
-    true: Transitions
-    copies: Mapping[str, TextEnv]  # a copy of the game in each state that does not end it
-    text: str  # the start as prompts show it
+    env: TextEnv  # in the start state
+    true: Transitions  # of the game itself
+    copies: Mapping[str, TextEnv]  # state key -> a copy of the game in this nonterminal state
+    text: str  # the start state as prompts show it
     turn: int  # from 1
-    rng: np.random.Generator  # samples the state of a later turn
+    rng: np.random.Generator  # samples the state if `turn` is above 1
 
     @property
     def start(self) -> str:
-        """The key of the start."""
+        """Key of the start state."""
         return next(iter(self.true))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A state for which a response is to be written. view: the game in this state, as prompts show
-    it."""
+    """A state for which a response is to be written."""
 
     puzzle: Puzzle
     start: str  # the key of the state
-    view: Any  # a TextEnv or a PredictedView
+    view: Any  # the game in this state, as prompts show it: a TextEnv or a PredictedView
     turn: int  # from 1
     actions_left: int
     messages: tuple[Message, ...]
@@ -54,18 +53,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class PredictedView:
-    """A game as prompts show it in a predicted state. All other attributes are those of `env`,
-    which is at the start of the puzzle."""
+    """A game as prompts show it in a predicted state. All other attributes come from `env`, which
+    is in the start state of the puzzle."""
 
     env: TextEnv
     state: str
 
     def state_text(self, mode: StateText) -> str:
-        """The predicted state, which is already in the mode that prompts show."""
+        """Return the predicted state, which already has the `state_text` mode of the prompts."""
         return self.state
 
     def world_state_text(self, mode: StateText) -> str:
-        """The predicted state, since a model only knows what prompts show."""
+        """Return the predicted state. The world state cannot differ from it, because the model
+        predicts only the text that prompts show."""
         return self.state
 
     def __getattr__(self, name: str) -> Any:
@@ -74,7 +74,7 @@ class PredictedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """Result of an answer's actions."""
+    """Result of the actions of a response."""
 
     executed: tuple[str, ...]
     next_state: str
@@ -83,23 +83,24 @@ class Played:
 
 
 class Dynamics(Protocol):
-    """Source of successor states. counts: the numbers of queries and tokens, and the shares of
-    correct moves and searches; empty for the simulator."""
+    """Source of successor states."""
 
+    # Numbers of queries and tokens, and shares of correct moves and searches; empty for the
+    # simulator.
     counts: dict[str, float]
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """The successors of each state, given by puzzle and key; None for a state whose successors
-        cannot be read."""
+        """Return the successors of each state, which is given by its puzzle and key. The result is
+        None for a state whose successors cannot be read."""
         ...
 
     def view(self, puzzle: Puzzle, key: str) -> Any:
-        """Return the view of the game that a prompt shows in a state."""
+        """Return the game as prompts show it in the state `key`."""
         ...
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
         """Run a search in this format from the state of each question. The result is None for a
-        search that meets a state whose successors cannot be read."""
+        search that reaches a state whose successors cannot be read."""
         ...
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
@@ -107,7 +108,8 @@ class Dynamics(Protocol):
         ...
 
     def actions(self, puzzle: Puzzle) -> int:
-        """Number of actions taken in copies of the game for examples of this puzzle."""
+        """Return the number of actions that were taken in copies of the game to make this puzzle's
+        example."""
         ...
 
 
@@ -118,19 +120,19 @@ class Simulator:
         self.counts: dict[str, float] = {}
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """The true successors."""
+        """Return the true successors of each state."""
         return [tuple(puzzle.true[key]) for puzzle, key in asked]
 
     def view(self, puzzle: Puzzle, key: str) -> TextEnv:
-        """The copy of the game in a state."""
+        """Return the copy of the game that is in the state `key`."""
         return puzzle.copies[key]
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
-        """The true searches."""
+        """Run the searches with the true successors."""
         return search_together(questions, form, self.expand)
 
     def play(self, question: Question, actions: Sequence[str], mode: StateText) -> Played:
-        """Play these actions in a copy, until the game ends."""
+        """Play these actions in a copy of the game, and stop early if the game ends."""
         env = question.puzzle.copies[question.start].clone()
         executed = list[str]()
         reward = 0.0
@@ -152,7 +154,7 @@ class Simulator:
         )
 
     def actions(self, puzzle: Puzzle) -> int:
-        """The number of transitions: one for each action of each state."""
+        """Return the number of transitions of the puzzle, one for each action in each state."""
         return sum(map(len, puzzle.true.values()))
 
 
@@ -160,9 +162,10 @@ class LearnedMoves:
     """A model trained on single moves, queried for every action of every state that a search
     expands.
 
-    A question is the text of a state. The answer names the next state; its text is the question's
-    text with the name replaced, and the outcome (goal, hole) is read from that text. The game is
-    not queried. `counts` compares the predictions with it afterwards.
+    A query shows a state and an action; the model answers with the key of the next state.
+    `TextEnv.text_of_key` renders the text of that state, and the outcome (goal, hole) is read from
+    the text. No copy of the game is used for a prediction. Copies only serve to measure the
+    accuracy in `counts`.
     """
 
     def __init__(self, engine: Engine, template: ChatTemplate | None) -> None:
@@ -170,24 +173,26 @@ class LearnedMoves:
         self.template = template
         self.counts: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
-        # By the puzzle's number and the key, so that each state is queried once.
+        # (puzzle number, state key) -> successors, so that each state is queried only once
         self._known: dict[tuple[int, str], Successors | None] = {}
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """The successors that the model predicts; None if an answer names no state."""
+        """Return the successors that the model predicts. The result is None for a state with an
+        answer that is not the key of a state."""
         new = [each for each in asked if (each[0].number, each[1]) not in self._known]
         if new:
             self._ask(list({(puzzle.number, key): (puzzle, key) for puzzle, key in new}.values()))
         return [self._known[puzzle.number, key] for puzzle, key in asked]
 
     def view(self, puzzle: Puzzle, key: str) -> PredictedView:
-        """The start's text with the state of `key` in it."""
+        """Return the game with the text of the state `key`, rendered from the text of the start
+        state."""
         state = puzzle.env.text_of_key(puzzle.text, key)
         assert state is not None  # it was checked when the key was predicted
         return PredictedView(puzzle.env, state)
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:
-        """The searches in the predicted world."""
+        """Run the searches with predicted successors, and measure their accuracy."""
         found = search_together(questions, form, self.expand)
         for question, search in zip(questions, found, strict=True):
             self._count(question, search)
@@ -211,7 +216,7 @@ class LearnedMoves:
         )
 
     def actions(self, puzzle: Puzzle) -> int:
-        """0: copies of the game only measure the predictions."""
+        """Return 0, because copies of the game are used only to measure the predictions."""
         return 0
 
     def _ask(self, asked: Sequence[tuple[Puzzle, str]]) -> None:
@@ -240,14 +245,14 @@ class LearnedMoves:
                 state = env.text_of_key(puzzle.text, state_of(target))
                 if state is not None:
                     successors.append((action, target, env.outcome_of_text(state)))
-            # One unreadable answer leaves a line of the search incomplete, so the search is
-            # abandoned.
+            # One unreadable answer makes the state's line in a search incomplete, so the whole
+            # state counts as unreadable.
             whole = len(successors) == len(env.action_names())
             self._known[puzzle.number, asked_key] = tuple(successors) if whole else None
 
     def _count(self, question: Question, search: Any | None) -> None:
-        """Compare a search with the game and update `counts`. A search is right if all of its moves
-        are."""
+        """Compare a search with the game and update `counts`. A search is correct if all of its
+        moves are."""
         totals = self._totals
         totals["searches"] += 1
         totals["searches_right"] += search is not None and all(
@@ -269,8 +274,8 @@ def search_together(
     expand: Callable[[Sequence[tuple[Puzzle, str]]], Sequence[Successors | None]],
 ) -> list[Any | None]:
     """Run the searches from the states of `questions` in parallel: each call of `expand` gets the
-    next state of every unfinished search. The result is None for a search that meets a state whose
-    successors are None."""
+    next state of every unfinished search. The result is None for a search that reaches a state
+    whose successors are None."""
     searches = [form.searching(question.start, question.view) for question in questions]
     found: list[Any | None] = [None] * len(questions)
     asked = [(number, next(search)) for number, search in enumerate(searches)]
@@ -291,9 +296,8 @@ def search_together(
 def reachable(
     part: Sequence[Puzzle], most: Sequence[int], dynamics: Dynamics
 ) -> list[list[list[str]]]:
-    """Find the states that can be reached with an exact number of actions. Returns, for each puzzle
-    and each number of actions from 0 to the puzzle's entry in `most`, the keys of these states,
-    without states that end the game."""
+    """Find the nonterminal states that can be reached with exactly k actions. Returns their keys as
+    one list per puzzle and k, for k from 0 to the puzzle's entry in `most`."""
     reached = [[[puzzle.start]] for puzzle in part]
     for count in range(max(most, default=0)):
         active = [number for number, limit in enumerate(most) if count < limit]

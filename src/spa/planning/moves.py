@@ -1,9 +1,10 @@
-"""Prompts and examples for single moves, in a few tokens. A model learns the moves from recorded
-play, and an external search then queries the model.
+"""Prompts and examples for single moves, which take only a few tokens. A model learns the moves
+from recorded play. A search program then queries the model.
 
-The prompt is one state and the request for a move. The response is an action with the key of the
-state that it leads to, written as in searches: `<think>Left30`. In a game that shows the way it is
-`<think>Left23c>13` (`TextEnv.way`). A query is the prompt with the response started: `<think>Left`.
+The prompt shows one state and asks for a move. The response is an action and the key of the state
+that it leads to, written as in searches: `<think>Left30`. Some games also write what the move
+passes on its way: `<think>Left23c>13` (`TextEnv.way`). A query is the prompt followed by the
+beginning of the response: `<think>Left`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +29,8 @@ _NO_IDS = np.zeros(0, dtype=np.int32)
 def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
     """Raise ConfigError if the game cannot be searched with a model's predictions.
 
-    From the text of each state of this puzzle, as prompts show it, the game must read the name and
-    the outcome. From the name it must write the same text again.
+    For each state of this puzzle, the game must be able to read the key and the outcome from the
+    text that prompts show, and to render the same text from the key.
     """
     try:
         true, copies = explore(env)
@@ -64,9 +65,9 @@ def leaves_out_actions(states: Iterable[TextEnv]) -> bool:
 def readable_modes(
     env: TextEnv, true: Transitions, copies: Mapping[str, TextEnv]
 ) -> list[StateText]:
-    """Return the values of `state_text` that a learned search can use. With these, the game can
-    read the key and the outcome of every state in `true` and `copies` from its text. It can also
-    write the same text again from the key."""
+    """Return the values of `state_text` that a search with a learned model can use. With these, the
+    game can read the key and the outcome of every state in `true` and `copies` from its text, and
+    render the same text from the key."""
     states = [*copies.values()]
     # `copies` lacks the states that end a game.
     for key, successors in true.items():
@@ -90,7 +91,7 @@ def readable_modes(
 
 
 def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
-    """The prompt for a move in `state`, a text of a game like `env`."""
+    """Return the prompt for a move in `state`, the text of a state of the same game as `env`."""
     one, many = env.state_key_format
     ask = f"Reply only with <think>[an action and the {one} that it leads to; {many}]"
     return (
@@ -103,8 +104,8 @@ def move_messages(env: TextEnv, state: str) -> tuple[Message, ...]:
 
 
 def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExample]:
-    """Turn the examples of recorded play into moves. Skips turns with several actions, and next
-    states without a name."""
+    """Convert examples of recorded play to examples of single moves. Skips turns with several
+    actions, and turns with a state that has no key."""
     moves = list[SFTExample]()
     for example in examples:
         before, after = env.key_of_text(example.state), env.key_of_text(example.next_state)
@@ -119,7 +120,8 @@ def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExamp
 
 
 def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
-    """Token limit for the name of a state: twice the longest of `starts`."""
+    """Return the token limit for the key of a state: twice the length of the longest key in
+    `starts`, but at least `MIN_TOKENS`."""
     if template is None:
         return MIN_TOKENS
     longest = max(
@@ -131,8 +133,8 @@ def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
 def move_question(
     env: TextEnv, state: str, action: str, template: ChatTemplate | None, *, number: int
 ) -> Prompt:
-    """The prompt that asks where `action` leads in `state`. `number` must be unique among the
-    prompts of one call."""
+    """Return the prompt that asks where `action` leads in `state`. `number` must be unique among
+    the prompts of one call of the engine."""
     messages = move_messages(env, state)
     # The response begins with the action, so that every action of a state can be asked about.
     begun = f"{PREFILL}{action}"

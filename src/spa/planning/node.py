@@ -30,7 +30,7 @@ class Node:
     # whether the actions really lead to `state` from the state in which the response was sampled;
     # None: unknown
     correct: bool | None
-    # a copy of the game in that state; None if the game has ended or no copy reached that state
+    # a copy of the game in `state`; None if the game has ended, or if no copy is in that state
     env: TextEnv | None = None
     root: int = 0  # index of this node's ancestor among the responses to the real state
     depth: int = 1  # turns from the real state to this one
@@ -41,8 +41,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """A state in which responses are sampled: the real state or a node's. env: a copy of the game
-    in it; None if no copy is known to be in it."""
+    """A state in which responses are sampled: the real state, or that of the node `parent`. `env`
+    is a copy of the game in this state; None if there is none."""
 
     prompt: Prompt
     env: TextEnv | None
@@ -53,8 +53,8 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of actions: the state, and the copy of the game if it has not ended; both None if
-    unknown."""
+    """Result of actions: the state, and a copy of the game in it. Both are None if the result is
+    unknown; the copy is None if the game has ended."""
 
     state: str | None = None
     env: TextEnv | None = None
@@ -68,12 +68,13 @@ class Tree:
         self.prompt = prompt
         self.turn = prompt.turn
         self.nodes: list[Node] = []
-        self.entered: set[str] = set()  # states that were expanded
+        self.entered: set[str] = set()  # texts of the states that were expanded
         self.fault: EnvFault | None = None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Within the block, an error of the environment becomes the tree's fault."""
+        """Store an error of the environment that occurs within the block as the tree's `fault`,
+        instead of raising it."""
         try:
             with boundary("planning", self.prompt.limit_s, advice=SLOW):
                 yield
@@ -91,11 +92,12 @@ class Tree:
         )
 
     def goals(self) -> list[Node]:
-        """Nodes in which the goal is reached, the first found first."""
+        """Nodes in which the goal is reached, in the order in which they were found."""
         return [node for node in self.nodes if node.value >= GOAL]
 
     def line(self, chosen: int) -> dict[str, Any]:
-        """Log record of a turn: the predictions, and their cost."""
+        """Log record of a turn: the predictions, and their cost in tokens. `chosen` is the index of
+        the played response."""
         return {
             "episode_id": self.prompt.episode_id,
             "turn": self.turn,
@@ -140,7 +142,7 @@ def simulate(
         twin = env.clone(seed)
     except NotImplementedError:
         return Outcome()
-    # The state that a response predicts is before the opponent moves.
+    # A response predicts the state before the opponent moves.
     taken, over = execute(twin, actions, len(actions), own_turn=True)
     if not taken:
         return Outcome()

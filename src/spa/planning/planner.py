@@ -4,12 +4,12 @@ then play one response.
 `dynamics` selects where these states come from. `model`: the model's own prediction in each
 response. `simulator`: a copy of the game, so nothing is predicted; with probability `noise_prob`, a
 state is replaced by the outcome of a random plan, which shows how the gain depends on prediction
-accuracy. `shuffled`: predictions are exchanged between responses, a control whose gain cannot come
+accuracy. `shuffled`: predictions are exchanged between responses, a control: its gain cannot come
 from knowledge of the game.
 
-With `depth` above 1 the search continues in every new state that does not end the game: it sends
-the same prompt there (`elsewhere`). It ends at the goal or at the episode's last turn. A state is
-expanded once, so the tree is no wider than the game. With `keep` the rest of a path to the goal is
+With `depth` above 1, the search continues in every new state that does not end the game. It sends
+the same prompt with that state in it (`elsewhere`). It ends at the goal or at the episode's last
+turn. Each distinct state is expanded at most once. With `keep` the rest of a path to the goal is
 followed without another search, for as long as each state is the predicted one.
 """
 
@@ -35,10 +35,12 @@ from spa.types import Completion, Engine, Message, ParsedResponse, Prompt, Sampl
 def elsewhere(
     prompt: Prompt, shown: str, state: str, template: ChatTemplate | None
 ) -> Prompt | None:
-    """`prompt` with `state` in place of `shown` in its last message; None if that message does not
-    show `shown` as the state. Turn, reward and actions left stay unchanged in the text.
+    """Return `prompt` with `state` in place of `shown` in its last message; None if that message
+    does not show `shown` as its state. The text keeps its turn number, reward and number of actions
+    left.
 
-    Everything before that message keeps its tokens. template: None for an engine without tokens.
+    Everything before that message keeps its tokens. `template` is None for an engine without
+    tokens.
     """
     last: Message = prompt.messages[-1]
     # Take the last occurrence, since the rules in the same message may quote a state.
@@ -117,7 +119,7 @@ class Planner(ABC):
 
     @abstractmethod
     def horizon(self, prompt: Prompt) -> int:
-        """Return the largest useful depth of the search, given the turns that the episode has left."""
+        """Return the largest useful depth of the search, given the turns left in the episode."""
 
     def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
         """Grow every tree until it reaches the goal or a limit."""
@@ -146,8 +148,9 @@ class Planner(ABC):
         return []
 
     def follow_plan(self, tree: Tree) -> list[Node]:
-        """Return the rest of the episode's current plan. Empty if it has none, if the game left the
-        predicted path, or if the game fails, which the tree records."""
+        """Return the rest of the episode's current plan. Returns an empty list if there is no plan,
+        if the game has left the predicted path, or if the game fails (the tree then records the
+        fault)."""
         # The plan is removed here; the caller stores what remains after this turn.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         with tree.guarded():
@@ -157,8 +160,8 @@ class Planner(ABC):
         return []
 
     def ask(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """The engine's responses, sampled `rows` at a time. Drops the caches of the planner's own
-        prompts."""
+        """Return the engine's responses, sampled for `rows` prompts at a time. Drops the caches of
+        the planner's own prompts."""
         responses: list[Completion] = []
         for start in range(0, len(prompts), self.rows):
             part = prompts[start : start + self.rows]
@@ -213,8 +216,9 @@ class Planner(ABC):
         return expansions
 
     def _is_open(self, tree: Tree, node: Node) -> bool:
-        """Return whether a node can be expanded: its state is new and not terminal, and actions are
-        left."""
+        """Return whether a node can be expanded. Its state must be new, with a value of at least 0
+        and below `GOAL`, and actions must be left. With simulator dynamics, the node also needs a
+        copy of the game."""
         state = (node.state or "").strip()
         known = node.env is not None or self.dynamics != "simulator"
         new = bool(state) and state not in tree.entered
@@ -251,7 +255,7 @@ class Planner(ABC):
                     state=state,
                     value=_value(prompt.context, each, state),
                     correct=correct,
-                    # After a wrong prediction the true copy would not match the predicted state.
+                    # After a wrong prediction, the copy of the game is not in the predicted state.
                     env=outcome.env if self.dynamics == "simulator" or correct else None,
                     root=number if expansion.depth == 1 else expansion.root,
                     depth=expansion.depth,
@@ -283,8 +287,8 @@ class Planner(ABC):
         of random actions."""
         if env is None:
             return truth
-        # The other outcome and the random number are sampled for every `noise_prob`, so that a
-        # higher value corrupts the same states and more.
+        # The random plan and the random number are sampled whatever `noise_prob` is. So a higher
+        # value corrupts the same states as a lower one, and more.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 
@@ -304,12 +308,12 @@ class Planner(ABC):
 
 
 def with_prefill(question: Prompt, prompt: Prompt, response: Completion) -> Completion:
-    """Return the response to `question` as a response to `prompt`: preceded by the part that
-    `question` had already started, whose tokens count as forced and have log-prob 0."""
+    """Return the response to `question` as a response to `prompt`. It begins with the text that
+    `question` adds to `prompt`, whose tokens count as forced and have log-prob 0."""
     if response.finish_reason == "error":
         return response
     whole = replace(response, text=question.prefill.removeprefix(prompt.prefill) + response.text)
-    # The returned tokens begin with those that the question gave; the sampled ones follow.
+    # The question's additional tokens come first, followed by the sampled ones.
     begun = question.token_ids[len(prompt.token_ids) :]
     if response.token_ids is None or not len(begun):
         return whole

@@ -1,1 +1,1 @@
-"""Rollouts: episodes are played turn by turn and recorded with their tokens."""
+"""Rollouts: play episodes turn by turn, and record their text and tokens."""

@@ -43,8 +43,8 @@ class EpisodeBuilder:
         self.number = self.spec.seat % players if players > 1 else None
 
     def build_prompt(self, env: TextEnv, room: int | None = None) -> None:
-        """Write the messages before the next response. If the prompt would exceed `room` tokens,
-        stop the episode instead."""
+        """Append the messages that precede the next response. If the prompt would exceed `room`
+        tokens, stop the episode instead."""
         if not self.messages:
             self.messages += self.prompter.first_messages(env)
             for message in self.messages:
@@ -83,9 +83,9 @@ class EpisodeBuilder:
         self.images += images
 
     def build_prompt_alone(self, env: TextEnv, room: int | None, left: int) -> None:
-        """Begin a new conversation for the next turn, with the rules and the current state
-        (`history` is off). If it would exceed `room` tokens, stop the episode instead. left: number
-        of actions left."""
+        """Begin a new conversation for the next turn, with the rules and the current state, because
+        `history` is off. `left` actions remain in the episode. If the prompt would exceed `room`
+        tokens, stop the episode instead."""
         messages = self.prompter.first_messages(env, turn=len(self.turns) + 1, actions_left=left)
         if self.buffer is not None and self.template is not None:
             ids = self.template.start(messages, self.prompter.prefill)
@@ -97,7 +97,7 @@ class EpisodeBuilder:
         self.messages += messages
 
     def prompt(self, env: TextEnv, limit_s: float | None) -> Prompt:
-        """Build the prompt for the engine. limit_s: see `Prompt`."""
+        """Build the prompt for the engine. `limit_s` is passed on unchanged; see `Prompt`."""
         ids = self.buffer.ids() if self.buffer is not None else _NO_IDS
         turns_left = self.prompter.max_turn - len(self.turns)
         return Prompt(
@@ -134,7 +134,8 @@ class EpisodeBuilder:
             )
 
     def step(self, env: TextEnv, completion: Completion, format_penalty: float) -> bool:
-        """Execute a response; returns whether the game has ended."""
+        """Execute the actions of a response, and set `stop` if the episode ends. Returns whether
+        the game has ended."""
         prompter = self.prompter
         text = prompter.prefill + completion.text
         turn, ended = take_turn(
@@ -200,6 +201,7 @@ class EpisodeBuilder:
 
 
 def _see(env: TextEnv) -> list[bytes]:
-    """The image of the current state as a PNG file, if prompts show one; else empty."""
+    """Return the image of the current state as a list of one PNG file; empty if the environment
+    shows no image."""
     image = env.image()
     return [] if image is None else [to_png(image)]

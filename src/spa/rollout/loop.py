@@ -1,5 +1,5 @@
-"""The rollout loop: send prompts to the engine, parse and execute the responses, until every
-episode has ended.
+"""The rollout loop: send prompts to the engine, parse and execute its responses, and repeat until
+every episode has ended.
 
 If an environment raises, hangs or returns invalid values, or if the chat template cannot encode a
 puzzle's text, only the episode fails, never the run.
@@ -37,8 +37,7 @@ from spa.types import Completion, Engine, Episode, SamplingParams, StopReason
 log = logging.getLogger(__name__)
 
 MakeEnv = Callable[[str], TextEnv]
-# At most this many failed episodes are logged per rollout; the trajectory files contain the reasons
-# of all.
+# Largest number of failed episodes that a rollout logs. The trajectory files record every failure.
 SHOWN_FAULTS = 3
 # Without this limit, an environment in which it is always the opponent's turn could block the
 # rollout forever. Worker processes limit the time of each call only, and `env_timeout_s` may be
@@ -62,13 +61,13 @@ def collect(
 ) -> list[Episode]:
     """Play all of `specs` concurrently. Returns one episode per spec, in order.
 
-    `make_env` builds an environment for a tag; `template` None plays without tokens (text-only
-    engines). An episode whose first prompt leaves no room for a response ends at once. An
-    environment has `env_timeout_s` seconds for a turn. `lanes` is the number of turns executed in
-    parallel, for environments in separate processes. Episodes in `lost` are not played, and
-    episodes that crash a process are added to it.
+    `make_env` builds an environment for a tag. Without a `template`, episodes have no tokens, as
+    text-only engines require. An episode whose first prompt leaves no room for a response ends at
+    once. An environment may take `env_timeout_s` seconds per turn. `lanes` is the number of turns
+    executed in parallel, for environments in separate processes; 0 executes them one after the
+    other. Episodes in `lost` are not played. Episodes that crash a process are added to it.
 
-    Raises any SpaError that building an environment raises: the user can fix it.
+    Raises any SpaError of an environment's constructor, since the user can fix it.
     """
     room = max_model_len - sampling.max_tokens
     with ThreadPoolExecutor(lanes) if lanes else nullcontext() as pool:
@@ -120,8 +119,8 @@ def collect(
 
 
 def _report_faults(failed: Sequence[EpisodeBuilder]) -> None:
-    """Log the first episodes that an environment or engine error ended, and the number of
-    others."""
+    """Log the first `SHOWN_FAULTS` episodes that an error of the environment or engine ended, and
+    the number of the others."""
     for builder in failed[:SHOWN_FAULTS]:
         spec = builder.spec
         log.warning(
@@ -275,7 +274,8 @@ class _Game:
             self._pay(info)
             if ended:
                 return self._end(info)
-            # An opponent that stays to move after an illegal move could repeat it without end.
+            # If it is still the opponent's turn after an illegal move, the opponent could repeat
+            # that move forever.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault(
                     "the environment's random_action returned an illegal action for the opponent"
@@ -307,8 +307,8 @@ class _Game:
         self._lose(str(error))
 
     def _mark(self, error: Exception | None) -> None:
-        """If the environment crashed its process, or hung and was killed, mark its episodes, so
-        that a resumed run does not play them again."""
+        """Record the episodes of this game in `lost` if the environment crashed its process, or
+        hung and was killed. A resumed run then does not play them again."""
         if isinstance(error, EnvCrash):
             for builder in self.builders:
                 self.lost.mark(builder.spec.episode_id, error)

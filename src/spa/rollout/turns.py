@@ -19,10 +19,10 @@ def take_turn(
     format_penalty: float,
     finish_reason: str = "stop",
 ) -> tuple[Turn, bool]:
-    """Execute the actions of a response. Returns the turn, and whether the game has ended. text:
-    the response, including its prefill.
+    """Execute the actions of a response. `text` is the response, including its prefill. Returns the
+    turn, and whether the game has ended.
 
-    At most `actions_left` actions are taken, and none once it is another player's turn. Raises
+    Takes at most `actions_left` actions, and stops early once it is another player's turn. Raises
     EnvFault if the environment returns invalid values.
     """
     response = parse_response(
@@ -78,8 +78,8 @@ def take_turn(
 def stop_after(
     turn: Turn, ended: bool, prompter: Prompter, *, turns: int, used_actions: int
 ) -> StopReason | None:
-    """Return the reason why an episode stops after its `turns`-th turn, with `used_actions`
-    taken in all; None if it continues."""
+    """Return the reason why an episode stops after `turn`; None if it continues. `turns` and
+    `used_actions` are the episode's totals so far."""
     if ended:
         return StopReason.SUCCESS if turn.infos[-1].get("success") else StopReason.FAILURE
     if used_actions >= prompter.max_actions_per_traj:
@@ -88,7 +88,8 @@ def stop_after(
 
 
 def paid(turn: Turn, reward: float) -> Turn:
-    """Return the turn with `reward`, from another player's later move, added to its reward."""
+    """Return the turn with `reward` added to its own. The added reward comes from another player's
+    later move."""
     return replace(turn, reward=turn.reward + reward)
 
 

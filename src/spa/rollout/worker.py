@@ -1,7 +1,7 @@
 """The rollout worker: everything that a rollout needs besides the engine.
 
-Ranks exchange episodes with text as JSON and arrays as bytes. This takes a third of the size and
-time of the format of trajectory files.
+Ranks exchange episodes as JSON with base64-encoded arrays. That takes a third of the space and time
+of the format of the trajectory files.
 """
 
 import logging
@@ -46,7 +46,7 @@ def pack(episode: Episode) -> dict[str, Any]:
 
 
 def unpack(data: dict[str, Any]) -> Episode:
-    """The inverse of `pack`."""
+    """Restore an episode from the dict that `pack` returned."""
     # `frombuffer` returns a read-only array, hence the copy.
     arrays: dict[str, Any] = {
         name: None
@@ -62,12 +62,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPreview:
-    """A puzzle before it is played. env: its environment after `reset`. hash: its content hash.
-    finite: training and validation share all puzzles."""
+    """A puzzle that has been created but not played."""
 
-    env: TextEnv
-    hash: str
-    finite: bool
+    env: TextEnv  # after `reset`
+    hash: str  # content hash of the puzzle
+    finite: bool  # True if there are so few puzzles that training and validation share them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +100,8 @@ class RolloutWorker:
         return MAKING_S + self.env_timeout_s * (turns + 1)
 
     def peek_reset(self, spec: EpisodeSpec) -> "ResetPreview | None":
-        """Create an episode's puzzle without playing it. Returns None if that fails; the episode
-        reports the error when it is played. A puzzle that crashes its process is recorded in
-        `lost`."""
+        """Create an episode's puzzle without playing it. Returns None if that fails; playing the
+        episode will report the error. Records in `lost` a puzzle that crashes its process."""
         watchdog.beat()
         if self.lost.is_unmakeable(spec.episode_id):
             return None
@@ -128,8 +126,8 @@ class RolloutWorker:
     def rollout(
         self, engine: Engine, specs: list[EpisodeSpec], sampling: SamplingParams
     ) -> list[Episode]:
-        """Play the given episodes. Every rank plays its own groups and gets all episodes. Raises
-        ConfigError if no first prompt leaves room for a response."""
+        """Play the given episodes. Each rank plays some of the groups, and every rank returns all
+        episodes. Raises ConfigError if no first prompt leaves room for a response."""
 
         def play(mine: list[EpisodeSpec]) -> list[Episode]:
             episodes = collect(
@@ -154,5 +152,6 @@ class RolloutWorker:
 
 
 def first_group(spec: EpisodeSpec) -> int:
-    """The group of an episode; in self-play, the group of its game's first player."""
+    """Return the group of an episode or, in two-player self-play, the group of its game's first
+    player."""
     return spec.group - spec.seat if spec.table else spec.group
