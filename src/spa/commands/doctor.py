@@ -240,8 +240,8 @@ def machine() -> Iterator[Line]:
 
 
 def sampling(missing: str) -> Line:
-    """Describe how the local engine samples on a GPU. missing: why it cannot use CUDA graphs; "" if
-    it can."""
+    """Describe how the local engine samples on a GPU. `missing` is the reason why it cannot use
+    CUDA graphs, "" if it can."""
     if missing:
         return Line("sampling", "without CUDA graphs", f"{missing}; the local engine is slower")
     hint = "Llama-, Mistral- and Qwen2-style models with the local engine"

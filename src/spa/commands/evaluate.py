@@ -183,9 +183,12 @@ def _refuse_others(options: argparse.Namespace) -> None:
 def _evaluate(
     model: str, options: argparse.Namespace, known: Mapping[Path, str], *, greedy: bool | None
 ) -> "Evaluation | None":
-    """Evaluate a model; return None after a dry run. known: maps the result files written so far to
-    their models. Raises ConfigError if this result would overwrite one of them. greedy: whether to
-    decode an evaluation set greedily; None without an evaluation set."""
+    """Evaluate a model and write its result file; return None after a dry run.
+
+    With an evaluation set, `greedy` selects greedy decoding; it is None without one. `known` maps
+    the result files written so far to their models. Raises ConfigError if this result would
+    overwrite one of them.
+    """
     import spa.api.evaluation as api
     from spa.envs.eval_sets import eval_set
     from spa.recipes.evaluate_files import kept_responses
@@ -468,7 +471,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
 
 
 def _counted(count: float, word: str, words: str = "") -> str:
-    """Write a count with its noun: `1 puzzle`, `2 puzzles`. words: the plural, if it is irregular."""
+    """Format a count with its noun: `1 puzzle`, `2 puzzles`. `words` is the plural if it is
+    irregular."""
     return f"{count:,} {word if count == 1 else words or f'{word}s'}"
 
 

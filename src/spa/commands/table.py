@@ -12,12 +12,17 @@ from spa.plugins import load_plugin, plugins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command.
+    """One command of `spa`.
 
-    target: `module:function` that runs the command; `function_arguments` in the same module adds
-    its arguments to a parser. For `spa diagnose`, `diagnose_run` returns what `spa doctor RUN`
-    prints. overrides: whether it takes `key=value`. resumes: whether repeating the command resumes
-    interrupted work. group: for a command of another package, its heading in `spa --help`.
+    Attributes:
+        summary: one line for the list of commands.
+        target: `module:function` that runs the command. In the same module, `function_arguments`
+            adds its arguments to a parser. For `spa diagnose`, `diagnose_run` returns the lines
+            that `spa doctor RUN` prints.
+        example: a call for the help text.
+        overrides: whether the command takes `key=value`.
+        resumes: whether repeating the command resumes interrupted work.
+        group: heading in `spa --help` for a command of another package.
     """
 
     summary: str

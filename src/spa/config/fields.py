@@ -28,8 +28,8 @@ model, file, data set or checkpoint that it names."""
 
 
 class Invalid(ValueError):
-    """Raised if a section's settings break a rule. key: the setting to change. text: what is wrong
-    with it."""
+    """Raised if a section's settings break a rule. `key` is the setting to change, and `text` the
+    problem."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)

@@ -11,8 +11,8 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class MixedEngine:
-    """An engine that mixes several policies. choose: returns the index in `players` of the policy
-    that responds to a prompt."""
+    """An engine that mixes several policies. For each prompt, `choose` returns the index in
+    `players` of the policy that responds."""
 
     def __init__(self, players: Sequence[PlayingEngine], choose: Callable[[Prompt], int]) -> None:
         self.players = players

@@ -57,10 +57,12 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
 class Policy:
     """A policy without a model.
 
-    make: builds the engine from a chat template (None: text only) and the limits of actions per
-    turn and per episode. require: given an environment after `reset` and its tag, raises
-    ConfigError if the policy cannot play it. tried: number of actions it tries in copies of each
-    puzzle before playing it.
+    Attributes:
+        make: builds the engine. Arguments: a chat template (None: text only), and the largest
+            number of actions per turn and per episode.
+        require: raises ConfigError if the policy cannot play an environment. Arguments: the
+            environment after `reset`, and its tag.
+        tried: number of actions that the policy tries in copies of each puzzle before playing it.
     """
 
     make: Callable[[ChatTemplate | None, int, int], ScriptedEngine]

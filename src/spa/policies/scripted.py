@@ -19,8 +19,8 @@ Response = Callable[[Prompt], str]
 
 
 class ScriptedEngine:
-    """An engine that computes its responses without a model. response: the function from a prompt
-    to the text of the response, including the prefill."""
+    """An engine that computes its responses without a model. `response` maps a prompt to the text
+    of the response, including the prefill."""
 
     def __init__(self, response: Response, template: ChatTemplate | None = None) -> None:
         self.response = response
@@ -85,7 +85,7 @@ def formatted(
     prompt: Prompt, answer: str, *, observation: str = "unknown", prediction: str = "unknown"
 ) -> str:
     """Return the text of a response with this answer, in the format that the prompt asks for.
-    observation, prediction: contents of the state blocks, if the format has any."""
+    `observation` and `prediction` are the contents of the state blocks, if the format has any."""
     # The prefill `<answer>` means that the format has no thoughts.
     if prompt.prefill == "<answer>":
         return f"<answer>{answer}</answer>"

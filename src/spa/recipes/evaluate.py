@@ -82,13 +82,16 @@ def evaluate_target(
     """Play the validation groups with the policy `target`, write the result to `output` and return
     it.
 
-    ks: values of k for Pass@k; by default the values in KS up to the group size. prices: API prices
-    per million input and output tokens. loaded: an engine for `target` that is already loaded, with
-    its chat template; it is not closed. eval_set: play the puzzles of this set instead of sampling
-    puzzles by `seed.val`; `cfg` must already include its `overrides`.
-
     Raises ConfigError for an invalid k, DataError if no puzzle is left to play, ModelError if no
     episode could be completed.
+
+    Args:
+        ks: values of k for Pass@k; None: the values in KS up to the group size.
+        prices: API prices per million input and output tokens.
+        loaded: an engine for `target` that is already loaded, and its chat template. The engine is
+            not closed.
+        eval_set: evaluation set to play, instead of puzzles sampled by `seed.val`. `cfg` must
+            already include the set's `overrides`.
     """
     if ks is None:
         ks = tuple(k for k in KS if k <= cfg.es_manager.val.group_size)

@@ -108,8 +108,9 @@ def imagining(
     """Return an engine that samples responses from `engine`, plays the best one, and passes the
     predictions and values of every turn to `record`.
 
-    response: maximum number of tokens per response. Raises ConfigError as `require_imagination`
-    does, and if exhaustive proposals are configured but `engine` has no chat template.
+    `response` is the maximum number of tokens per response. Raises ConfigError as
+    `require_imagination` does, and if exhaustive proposals are configured but `engine` has no chat
+    template.
     """
     setup.check_puzzles(cfg, tags, partial(require_imagination, cfg=cfg, own=own))
     rollout = cfg.actor_rollout_ref.rollout
@@ -156,10 +157,8 @@ def imagination(
 
     The summary has the planner's settings, the tokens per episode over all responses, the share of
     correct predictions, and the share of turns in which planning changed the response. If an
-    episode was played twice, only the last play counts.
-
-    episodes: ids of the episodes to count, if the records include others from an earlier
-    evaluation.
+    episode was played twice, only the last play counts. With `episodes`, a set of episode ids, all
+    other records are ignored: they may be those of an earlier evaluation.
     """
     if not own.on:
         return None

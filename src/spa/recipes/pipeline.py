@@ -43,10 +43,12 @@ def run(
 ) -> Path:
     """Run all stages, or PPO alone; return the last PPO checkpoint.
 
-    generate_data: True runs all stages from scratch, None runs the missing ones, False runs PPO
-    alone. ckpt: with False, the SFT checkpoint from which PPO starts, `last` or a step number.
-    gate: with False, raise TrainingError if the model failed the gate; in the other cases this is
-    always checked.
+    Args:
+        generate_data: True runs all stages from scratch, None runs the missing ones, False runs PPO
+            alone.
+        ckpt: the SFT checkpoint from which PPO alone starts: `last` or a step number.
+        gate: check the gate before PPO alone, and raise TrainingError if the model failed it. A run
+            of all stages always does this.
     """
     root, (data, sft_dir, ppo_dir) = Path(cfg.trainer.run_dir), stage_folders(cfg)
     inside = any(folder.is_relative_to(root) for folder in stage_folders(cfg))
@@ -271,12 +273,16 @@ def run_sft_stage(
 ) -> Path:
     """Run stage 2 and the gate; return the checkpoint for PPO.
 
-    data, directory: folders of the data set and of the stage; by default those of the
-    configuration. rounds: the rounds up to this one; if there are several, a summary of each is
-    written. fingerprint: None if the stage runs alone, outside a run of all stages. A finished
-    stage then runs again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. With
-    `generate.rounds` above 1, the stage then belongs to the last round if that round made the data
-    set, otherwise to the first.
+    Without `fingerprint` the stage runs alone, outside a run of all stages. A finished stage then
+    runs again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. With
+    `generate.rounds` above 1, it then belongs to the last round if a later round than the first
+    made the data set, and otherwise to the first round.
+
+    Args:
+        data: folder of the data set; None: the configured one.
+        directory: folder of the stage; None: the configured one.
+        fingerprint: the stage's fingerprint in a run of all stages.
+        rounds: all rounds up to this one. If there are several, a summary of each is written.
     """
     own_data, own_directory, _ = stage_folders(cfg)
     data = data or own_data

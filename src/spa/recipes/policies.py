@@ -45,9 +45,11 @@ _HEAD = 2000
 class Target:
     """A resolved evaluation target.
 
-    model: the folder or name from which the model is loaded; None for scripted policies and models
-    behind an API. run: the folder of the run that made the checkpoint; None for other models.
-    label: a short name that is valid in file names.
+    Attributes:
+        model: folder or name from which the model is loaded; None for policies without a model and
+            for models behind an API.
+        label: short name that is valid in file names.
+        run: folder of the run that made the checkpoint; None for other models.
     """
 
     name: str
@@ -193,7 +195,7 @@ def open_target(
     """Return the engine for `target` (from `loaded` if given), and `worker` with the engine's chat
     template.
 
-    responses: the file that stores the responses of an API. Raises ModelError for a model that
+    Responses of an API are stored in the file `responses`. Raises ModelError for a model that
     cannot be loaded, and ConfigError if a policy cannot play an environment.
     """
     if target.name in policy_names() and (require := policy_named(target.name).require):
@@ -208,7 +210,7 @@ def engine_of(
     """Return the engine for `target` and its chat template, which is None for engines without a
     tokenizer (scripted policies, APIs).
 
-    responses: the file that stores the responses of an API. Raises ModelError for a model that
+    Responses of an API are stored in the file `responses`. Raises ModelError for a model that
     cannot be loaded.
     """
     if target.name in policy_names():

@@ -42,7 +42,7 @@ def run_ppo(
     """Run PPO from the model `model_path` (by default the configured one) in the folder
     `directory`; return the last checkpoint.
 
-    alone: PPO runs outside a run of all stages, so a finished stage runs again unless
+    Set `alone` if PPO runs outside a run of all stages. A finished stage then runs again, unless
     `trainer.resume_mode` is auto.
     """
     trainer = cfg.trainer

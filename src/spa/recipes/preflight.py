@@ -38,9 +38,9 @@ def preflight(
 ) -> None:
     """Check that `stages` can run; raise one ConfigError that lists all problems.
 
-    model: the model that the stages start from; None if an earlier stage makes it. A dry run reads
-    tokenizers and makes every environment, but skips Hub names. A real run downloads models and
-    data sets from the Hub, and otherwise makes only quick checks: it makes an environment only if
+    `model` is the model from which the stages start, None if an earlier stage makes it. A dry run
+    reads tokenizers and makes every environment, but skips models and data sets of the Hub. A real
+    run downloads these, and otherwise makes only quick checks. It makes an environment only if
     planning or the source of the examples has requirements to check.
     """
     problems = [*_collect(_place_checks(cfg, stages)), *_collect(_engine_checks(cfg, stages))]

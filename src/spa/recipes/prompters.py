@@ -99,7 +99,7 @@ def check_puzzles(cfg: Config, tags: Iterable[str], check: Callable[[TextEnv, st
 
 def require_state_value(env: TextEnv, tag: str, *, instead: str) -> None:
     """Raise ConfigError if the environment cannot compute the value of a state from its text.
-    instead: advice for the error message, such as a setting that needs no values."""
+    `instead` ends the error message with advice, such as a setting that needs no values."""
     if env.state_value(env.world_state_text("grid_and_coords")) is None:
         raise ConfigError(
             f"The environment {tag} has no state values (TextEnv.state_value), so {instead}"

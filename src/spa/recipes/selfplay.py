@@ -71,13 +71,17 @@ def run_self_play(
     Every batch plays new puzzles. Validation puzzles are left out of the data, so that no model is
     fine-tuned on them.
 
-    first_batch: index of the first batch; a later round continues where the previous one stopped.
-    earlier: configuration and folder of the earlier rounds whose episodes also provide examples for
-    this data set. before: the data sets of all earlier rounds; a puzzle of their training or
-    validation part stays in that part. episodes: the finished folder of the same self-play, whose
-    episodes are reused instead of playing. fingerprint: None if the stage runs alone; it then plays
-    only the first of several rounds, and a finished stage runs again if
-    `trainer.resume_mode=disable`.
+    Args:
+        directory: folder of the data set; None: the configured one.
+        first_batch: index of the first batch. A later round continues where the previous one
+            stopped.
+        earlier: configuration and folder of each earlier round whose episodes also provide
+            examples.
+        before: data sets of all earlier rounds. A puzzle of their training or validation part stays
+            in that part.
+        fingerprint: None if the stage runs alone. It then plays only the first of several rounds,
+            and a finished stage runs again if `trainer.resume_mode=disable`.
+        episodes: finished folder of the same self-play, whose episodes are used instead of playing.
     """
     alone = fingerprint is None
     if alone:
@@ -231,11 +235,11 @@ def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
 def selfplay_engine(
     cfg: Config, device: torch.device, record: Record = lambda line: None
 ) -> PlayingEngine:
-    """Build the engine for self-play, from one or several policies of `generate.policy`, with a
-    share of random turns if configured. record: receives the predicted states, if the model plans.
+    """Build the engine for self-play from the policies of `generate.policy` and `generate.mixture`,
+    with a share of random turns if configured.
 
-    Raises ConfigError if a policy cannot play an environment, or if the configured examples cannot
-    be made from it.
+    If the model plans, `record` receives the planner's record of every turn. Raises ConfigError if
+    a policy cannot play an environment, or if the configured examples cannot be made from it.
     """
     source = source_of(cfg)
     if source.checks_puzzles:
@@ -355,8 +359,9 @@ def write_dataset(
     played_in: Path,
     before: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Write wm_train.parquet, wm_val.parquet and summary.json; return the summary. played_in: the
-    folder of self-play. before: the data sets of earlier rounds."""
+    """Write wm_train.parquet, wm_val.parquet and summary.json to `out`; return the summary.
+    `played_in` is the folder with the episodes, and `before` lists the data sets of earlier
+    rounds."""
     # A puzzle stays in training or in validation in all rounds. Otherwise validation would measure
     # puzzles that an earlier round was trained on.
     train, val = split_by_puzzle(

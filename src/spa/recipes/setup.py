@@ -79,9 +79,11 @@ def make_worker(
     lost: Path | None = None,
     own_rewards: bool = False,
 ) -> RolloutWorker:
-    """Build the worker that plays all tags of training and validation. lost: the file that lists
-    failed episodes to skip. own_rewards: whether episodes get the rewards of
-    `custom_envs.TAG.reward`, as in PPO and evaluation."""
+    """Build the worker that plays all tags of training and validation.
+
+    The file `lost` lists failed episodes to skip. With `own_rewards`, episodes get the rewards of
+    `custom_envs.TAG.reward`, as in PPO and evaluation.
+    """
     # A dictionary instead of a set, whose order differs between processes.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)

@@ -43,10 +43,8 @@ class Probes:
 def make_probe(
     cfg: Config, data: Path | None, before: Sequence[Path], learner: Learner, recorder: Recorder
 ) -> Callable[[int], Metrics]:
-    """Build the function that measures the learner at a step of SFT on `data`.
-
-    before: the data sets on which this model was fine-tuned in earlier rounds.
-    """
+    """Build the function that measures the learner at a given step of SFT on `data`. `before` lists
+    the data sets on which this model was fine-tuned in earlier rounds."""
     probes = find_probes(cfg, learner.template, data, before)
     return partial(world_model_check, cfg, learner, probes, recorder)
 

@@ -39,7 +39,8 @@ def teacher_forced_accuracy(
     A part is correct if each of its tokens is the most likely one. A token belongs to the part that
     contains its last character.
 
-    is_right: bool [B, A]; entry t tells whether token t + 1 of the sequence is the most likely one.
+    `is_right` is bool [B, A]: entry t tells whether token t + 1 of the sequence is the most likely
+    one.
     """
     counts = Counter[str]()
     right = Counter[str]()

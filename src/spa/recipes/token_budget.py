@@ -24,8 +24,8 @@ STEP = 256  # tokens; budgets are multiples of this
 def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> Config:
     """Return `cfg` with `auto` resolved in `sft.data.max_token_len_per_gpu` and `use_dynamic_bsz`.
 
-    gpu_bytes: memory of each of the `ranks` GPUs, which determines the number of tokens; None for a
-    CPU, where micro-batches are a number of sequences.
+    `gpu_bytes` is the memory of each of the `ranks` GPUs, which determines the number of tokens. It
+    is None for a CPU, where a micro-batch is a fixed number of sequences.
     """
     data = cfg.sft.data
     actor = cfg.actor_rollout_ref.actor
@@ -180,6 +180,6 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
 
 
 def shape_of(name: str, *, code: bool = False) -> ModelShape:
-    """The shape of a model; for well-known models, no network is needed. code: whether the model's
-    own Python files may be run."""
+    """Return the shape of a model; for well-known models, no network is needed. `code` allows
+    running the model's own Python files."""
     return memory.model_shape(known_config(name) or model_config(name, code=code))

@@ -13,8 +13,11 @@ from spa.run.live import StageProgress
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A command's plan for one stage. action: run the stage, or reuse its result. why: the reason
-    for reuse. expected: estimated seconds of a run from scratch; None if unknown."""
+    """A command's plan for one stage: run it (or resume it), or reuse its result.
+
+    `why` is the reason for reuse. `expected` is the estimated duration of the stage from scratch in
+    seconds, None if unknown.
+    """
 
     name: str
     folder: Path
@@ -34,7 +37,8 @@ class StagePlan:
 
 
 def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
-    """One line per method: `spa: runs PPO; reuses self-play, SFT (finished with the same settings)`."""
+    """Describe the plan of each method in one line, such as `spa: runs PPO; reuses self-play, SFT
+    (finished with the same settings)`."""
     lines = []
     for method, stages in methods.items():
         parts = []
@@ -53,14 +57,15 @@ def plan_lines(methods: Mapping[str, Sequence[StagePlan]]) -> list[str]:
 
 
 def expected_time(methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> TimeLeft | None:
-    """The time that the stages still need; None if unknown."""
+    """Estimate the time that the stages of all methods still need, with `workers` of them in
+    parallel; None if unknown."""
     return time_left(
         ([stage.work for stage in stages] for stages in methods.values()), workers=workers
     )
 
 
 def save_plan(root: Path, methods: Mapping[str, Sequence[StagePlan]], *, workers: int) -> None:
-    """Write the plan into the run's folder, for the viewer."""
+    """Write the plan to plan.json in the run's folder `root`, for the viewer."""
     stages = {
         method: [
             {
@@ -76,7 +81,7 @@ def save_plan(root: Path, methods: Mapping[str, Sequence[StagePlan]], *, workers
 
 
 def duration(seconds: float) -> str:
-    """A duration for people: `under a minute`, `about 10 minutes`, `about 2.5 hours`."""
+    """Format a duration for people: `under a minute`, `about 10 minutes`, `about 2.5 hours`."""
     minutes = seconds / 60
     if minutes < 1:
         return "under a minute"

@@ -7,10 +7,10 @@
         complete.json                                      written last: size and SHA-256 of every file
 
 A checkpoint is written under a temporary name, flushed to disk and renamed. If it is incomplete or
-its files have other sizes, spa skips it with a message and uses the one before it. Hashes are
-compared on demand (`spa doctor RUN`), and when a copy is fetched. A preemption checkpoint is
-written when a run is asked to stop, and removed when the next one is saved: a stopped and resumed
-run ends with the same checkpoints as an uninterrupted one.
+a file has the wrong size, spa logs a warning and uses the checkpoint before it. Hashes are compared
+only on demand (`spa doctor RUN`), and when a copy is fetched. A preemption checkpoint is written
+when a run is asked to stop, and removed when the next checkpoint is saved. A stopped and resumed
+run therefore ends with the same checkpoints as an uninterrupted run.
 """
 
 import json
@@ -47,16 +47,16 @@ def save_checkpoint(
     keep: int | None = None,
     preemption: bool = False,
 ) -> Path:
-    """Write `directory/global_step_<step>` and return it. Then remove older preemption checkpoints
-    and all but the `keep` newest others. Saving a `preemption` checkpoint removes only preemption
-    checkpoints.
+    """Write the checkpoint `directory/global_step_<step>` and return its path.
 
-    Raises TrainingError if the disk is full or not writable; earlier checkpoints stay.
+    Afterwards, older preemption checkpoints are removed, and all but the `keep` newest regular
+    ones. Saving a `preemption` checkpoint removes no regular checkpoint. Raises TrainingError if
+    the disk is full or not writable; earlier checkpoints then remain.
     """
     final = directory / f"global_step_{step}"
     temporary = directory / f".saving_global_step_{step}"
     try:
-        # A process that was killed while it saved this step leaves such a folder behind.
+        # The folder exists if an earlier process was killed while it saved this step.
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_model(model, temporary)
@@ -102,8 +102,8 @@ def _write_marker(folder: Path, step: int, *, preemption: bool) -> None:
 
 
 def prune_checkpoints(directory: Path, keep: int | None) -> None:
-    """Remove all but the `keep` newest checkpoints, and all preemption checkpoints except the
-    newest checkpoint."""
+    """Remove all but the `keep` newest regular checkpoints (None keeps all), and all preemption
+    checkpoints. The newest checkpoint of any kind always remains."""
     known = checkpoints_in(directory)
     # Preemption checkpoints do not count towards `keep`, so that none displaces a regular
     # checkpoint.
@@ -116,11 +116,11 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
 
 
 def archive_later_checkpoints(directory: Path, step: int) -> None:
-    """Move checkpoints of steps after `step` to `previous/<n>/`, because a run that resumes there
-    makes them again.
+    """Move checkpoints of steps after `step` to `previous/<n>/`, because the run resumes from
+    `step` and will write them again.
 
-    Otherwise they would be taken for this run's newest, and good older ones would be removed in
-    their place.
+    If they remained, they would count as the newest checkpoints of this run, and the ones that it
+    writes would be removed instead.
     """
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:
@@ -135,8 +135,8 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest complete checkpoint below `directory`; skips damaged ones with a message. None if
-    there is none."""
+    """Return the newest complete checkpoint in `directory`, or None if there is none. Logs a
+    warning for each damaged checkpoint that it skips."""
     for folder in reversed(checkpoints_in(directory)):
         problem = damage(folder)
         if problem is None:
@@ -150,8 +150,8 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def last_checkpoint(directory: Path, world: World) -> Path:
-    """Return on every rank the newest complete checkpoint that rank 0 finds, which is the result of
-    a stage. Raises TrainingError if there is no complete checkpoint."""
+    """Return the newest complete checkpoint, which is the result of a finished stage. Rank 0 finds
+    it for all ranks. Raises TrainingError if there is none."""
     path = world.broadcast(lambda: str(latest_checkpoint(directory) or ""))
     if not path:
         raise TrainingError(
@@ -162,9 +162,12 @@ def last_checkpoint(directory: Path, world: World) -> Path:
 
 
 def find_checkpoint(directory: Path, which: str) -> Path:
-    """The checkpoint folder for `last` or a step number. Folders with a model and no marker of spa
-    (downloaded checkpoints, and `directory` itself) are accepted without validation. Raises
-    ModelError if there is none, or if the requested step is damaged."""
+    """Return the checkpoint folder for `which`, either `last` or a step number.
+
+    Models without complete.json, such as downloaded checkpoints, are accepted without validation.
+    For `last`, `directory` itself may be such a model. Raises ModelError if there is no checkpoint,
+    or if the requested step is damaged.
+    """
     if which == "last":
         foreign = filter(_is_foreign, reversed(checkpoints_in(directory)))
         checkpoint = latest_checkpoint(directory) or next(foreign, None)
@@ -209,8 +212,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def load_note(folder: Path, name: str) -> Any:
-    """Load one entry of the `state` that contains no tensors, without reading the others; None if
-    it is missing. Raises OSError or ValueError if the checkpoint has no readable state."""
+    """Load the entry `name` of the `state`, which must contain no tensors; None if it is missing.
+    Reads no tensor file. Raises OSError or ValueError if the checkpoint has no readable state."""
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)
@@ -219,8 +222,8 @@ def load_note(folder: Path, name: str) -> Any:
 
 
 def damage(folder: Path, *, hashes: bool = False) -> str | None:
-    """Describe the damage of a checkpoint, or return None. Compares file sizes, which is fast; with
-    `hashes`, also the SHA-256 of every file."""
+    """Describe the damage of a checkpoint, or return None if it is intact. Compares file sizes,
+    which is fast, and with `hashes` also the SHA-256 of every file."""
     marker = read_object(folder / MARKER)
     sums = marker.get("sha256")
     # The marker of copied data files has hashes but no sizes, see `Mirror.copy_files`.
@@ -271,8 +274,11 @@ def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Move the tensors of a value to `tensors`, and replace them by their names. JSON keys are
-    strings, so mappings become lists of pairs, which keep the types of keys."""
+    """Convert a value to a JSON tree, in which the names of tensors replace them; add the tensors
+    to `tensors` by name.
+
+    Mappings become lists of pairs, because JSON would turn their keys into strings.
+    """
     if isinstance(value, torch.Tensor):
         # safetensors rejects tensors that are not contiguous.
         tensors[path] = value.detach().cpu().contiguous()

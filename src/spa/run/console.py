@@ -39,10 +39,10 @@ _STATE = _State()
 
 
 def printable(text: str) -> str:
-    """`text` without characters that could mislead a terminal or a reader.
+    """Escape characters of `text` that could mislead a terminal or a reader.
 
-    Newlines and tabs stay. Control characters (including terminal escapes), characters that change
-    the writing direction, and lone surrogates become `\\x1b`-style escapes.
+    Control characters (including terminal escapes), characters that change the writing direction,
+    and lone surrogates become `\\x1b`-style escapes. Newlines and tabs remain.
     """
     if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
@@ -67,8 +67,8 @@ def _escape(char: str) -> str:
 
 
 def write_out(text: str) -> None:
-    """Write a result to stdout; every command uses this function. Escapes unsafe characters in the
-    text of environments and files."""
+    """Write the result of a command to stdout. All commands use this function, because it escapes
+    unsafe characters that the text of environments and files may contain."""
     sys.stdout.write(printable(text))
 
 
@@ -102,7 +102,8 @@ the console only with `SPA_LOG=DEBUG`."""
 
 
 class _Notices(Console):
-    """A console that falls silent if the reader has closed the pipe, so that work continues."""
+    """A console that stops printing if the reader has closed the pipe, so that the work
+    continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -125,8 +126,8 @@ def get_console() -> Console:
 
 
 def set_verbosity(*, quiet: bool = False, debug: bool = False) -> None:
-    """Set the verbosity: warnings only (`quiet`), or every detail (`debug`). Installs the log
-    handler once."""
+    """Set the verbosity of the console: only warnings and errors (`quiet`), every detail (`debug`),
+    or messages and warnings. Installs the console's log handler if it is missing."""
     _STATE.quiet = quiet
     _STATE.debug = debug
     if not any(isinstance(handler, _ConsoleHandler) for handler in _LOGGER.handlers):
@@ -150,8 +151,8 @@ def is_debug() -> bool:
 
 
 def verbosity_from(environment: Mapping[str, str]) -> None:
-    """Set the verbosity by the variable `SPA_LOG`. Raises ConfigError for anything but
-    `LEVELS`."""
+    """Set the verbosity by the environment variable `SPA_LOG`. Raises ConfigError if its value is
+    not in `LEVELS`."""
     level = environment.get("SPA_LOG", "").upper() or "INFO"
     if level not in LEVELS:
         raise ConfigError(
@@ -162,14 +163,16 @@ def verbosity_from(environment: Mapping[str, str]) -> None:
 
 
 def same_verbosity() -> Callable[[], None]:
-    """Return a function that gives another process the verbosity of this one."""
+    """Return a function that, called in another process, sets this process's verbosity there."""
     return partial(set_verbosity, quiet=_STATE.quiet, debug=_STATE.debug)
 
 
 def worker_console(errors: Path | None) -> Callable[[], None]:
-    """Return a function that sets up the console of a worker process, which shows only warnings, or
-    every detail if this process does. errors: the file to which the worker's stderr goes; None: the
-    stderr of this process."""
+    """Return a function that sets up the console in a worker process.
+
+    Workers show only warnings and errors, or every detail if this process does. Their stderr goes
+    to the file `errors`, or to the stderr of this process if it is None.
+    """
     return partial(_set_worker_console, errors, debug=_STATE.debug)
 
 

@@ -1,9 +1,10 @@
 """Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which
 another machine resumes.
 
-A run works in a local folder, because it relies on renames and locks. Every complete checkpoint is
-then copied: the stage's settings and metrics first, the marker last. Fetched files are compared
-with their hashes.
+A run works in a local folder, because it relies on renames and locks, and then copies every
+complete checkpoint. The stage's settings and metrics are copied first, and the marker of the
+checkpoint last, so that a copy with a marker is complete. Fetched files are compared with their
+hashes.
 """
 
 import json
@@ -24,13 +25,13 @@ from spa.run.manifest import VALIDATIONS
 log = logging.getLogger(__name__)
 
 RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl", VALIDATIONS)
-"""Files that are copied with the checkpoints of a stage, so that its curves and its validation
-episodes are complete on another machine."""
+"""Files of a stage that are copied with its checkpoints, so that another machine has all its
+metrics and validation episodes."""
 
 
 def copies_of(cfg: Config, directory: Path) -> str | None:
-    """The URL to which a folder of the run is copied: the configured URL followed by the path of
-    the folder within the run; None if no URL is configured."""
+    """Return the URL to which a folder is copied: the configured URL, followed by the path of the
+    folder within the run. None if no URL is configured."""
     url = cfg.trainer.default_hdfs_dir
     path = os.path.relpath(directory, cfg.trainer.run_dir)
     return (
@@ -64,9 +65,9 @@ class Mirror:
         self._root = str(root).rstrip("/")
 
     def copy(self, directory: Path, *, keep: int | None) -> bool:
-        """Copy the new complete checkpoints of `directory`, then remove the copies that
-        `save_checkpoint` would have removed. Any error is logged as a warning, and the next call
-        tries again. Returns whether everything succeeded."""
+        """Copy the new complete checkpoints of `directory`, then remove old copies by the rules of
+        `save_checkpoint`. Returns whether everything succeeded. An error is only logged as a
+        warning, and the next call tries again."""
         try:
             self._copy(directory, keep)
         # fsspec file systems raise their own exceptions, and a failed copy must not stop a run.
@@ -81,9 +82,10 @@ class Mirror:
         return True
 
     def fetch(self, directory: Path, *, after: int = 0) -> bool:
-        """Fetch the newest complete copy of a checkpoint into `directory`, or the files that
-        `copy_files` copied; return whether there was any. after: the step of the newest checkpoint
-        in `directory`; copies up to this step are not needed.
+        """Fetch the newest complete copy of a checkpoint into `directory`, or else the files that
+        `copy_files` copied. Return whether anything was fetched.
+
+        Only copies of steps after `after`, the newest step in `directory`, are fetched.
 
         Raises TrainingError if the URL cannot be read and `directory` has no checkpoint: a run from
         scratch would overwrite the copies.
@@ -132,8 +134,8 @@ class Mirror:
         return content if isinstance(content, dict) else {}
 
     def copy_files(self, directory: Path, names: Sequence[str]) -> None:
-        """Copy the named files of a stage whose result is not a checkpoint; their checksums are
-        written last. Errors are logged as warnings."""
+        """Copy the named files of a stage whose result is not a checkpoint (self-play), and then a
+        marker with their hashes. Errors are only logged as warnings."""
         try:
             sums = {name: sha256(directory / name) for name in names}
             self._put_records(directory)
@@ -160,7 +162,7 @@ class Mirror:
             if (folder / MARKER).is_file() and (folder / MARKER).read_bytes() != self._marker(
                 target
             )[0]:
-                # Never mix the files of two checkpoints of the same step.
+                # Remove the old copy first, so that files of two checkpoints are never mixed.
                 self._remove(target)
                 names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["sha256"]
                 # The marker is copied last: a copy without a marker is ignored.
@@ -172,8 +174,8 @@ class Mirror:
         lasting = sorted(
             step for step, marker in known.items() if marker and not marker.get("preemption")
         )
-        # Steps after the newest local one belong to an earlier run and must not count towards
-        # `keep`.
+        # Copies of steps after the newest local one belong to an earlier run, so they do not count
+        # towards `keep`.
         lasting = [step for step in lasting if step <= newest]
         # Remove the rest: old, preemption and incomplete checkpoints, and those of an earlier run.
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
@@ -185,7 +187,8 @@ class Mirror:
             for pattern in RECORDS
             for path in sorted(directory.glob(pattern))
         ]
-        # Episodes do not change once they are written; the other records grow.
+        # Files of episodes, which are in a subfolder, do not change once they are written, so an
+        # existing copy of the same size is up to date. The other records grow.
         new = [
             name
             for name in names
@@ -215,7 +218,7 @@ class Mirror:
             # `damage` below reports missing files.
             if self._fs.exists(f"{source}/{name}"):
                 self._fs.get_file(f"{source}/{name}", str(temporary / name))
-        # Byte for byte: `_copy` compares markers as bytes.
+        # The marker is written byte for byte, because `_copy` compares markers as bytes.
         (temporary / MARKER).write_bytes(content)
         problem = damage(temporary, hashes=True)
         if problem is None:
@@ -226,7 +229,7 @@ class Mirror:
         return False
 
     def _arrived(self, temporary: Path, final: Path) -> None:
-        """Move fetched files to their final place, and fetch the stage's records as well."""
+        """Fetch the stage's records, and move the fetched files from `temporary` to `final`."""
         directory = temporary.parent
         # The records in the folder are older than the copy, so they are overwritten.
         for pattern in RECORDS:
@@ -266,7 +269,7 @@ class Mirror:
         content = bytes(self._fs.cat_file(f"{folder}/{MARKER}"))
         try:
             marker = json.loads(content)
-            # The names are read from a remote file: none may lead out of the folder.
+            # The names come from a remote file, so names that lead out of the folder are rejected.
             inside = all(
                 not Path(name).is_absolute() and ".." not in Path(name).parts
                 for name in marker["sha256"]

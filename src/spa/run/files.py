@@ -1,5 +1,5 @@
-"""The files of a run: valid JSON and YAML, atomic writes, and old files archived instead of
-deleted."""
+"""Read and write the files of a run. Files are strict JSON or YAML and are replaced atomically, and
+old files are archived instead of deleted."""
 
 import hashlib
 import json
@@ -18,21 +18,21 @@ import yaml
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
-"""File names in a stage's folder: the record of the stage (see `spa.run.manifest`), and its
-metrics, without times."""
+"""File names in a stage's folder. `MANIFEST` is the record of the stage (see `spa.run.manifest`),
+and `METRICS` has its metrics without timings."""
 ARCHIVE = "previous"
-"""Folder for earlier work of a folder, in numbered subfolders."""
+"""Subfolder to which archived work of a folder is moved, in numbered folders."""
 OLDER_COPIES = ".older_copies"
-"""Name of a marker file, which says that the copies of this folder (see `spa.run.copies`) are of
-work that has since been archived."""
+"""Name of an empty file that marks the copies of its folder (see `spa.run.copies`) as outdated:
+they contain work that has been archived since."""
 LOST = "lost.jsonl"
 """Name of the file that lists the episodes that a stage skips because they failed (see
 `spa.envs.limits`)."""
 
 
 def scalar(value: Any) -> int | float | str | bool | None:
-    """A metric's value in a form that JSON can hold: NaN becomes null, infinities become strings.
-    One-element tensors are accepted."""
+    """Convert a metric's value to a strict JSON type: NaN becomes None, and infinities become
+    strings. One-element tensors are accepted."""
     if hasattr(value, "item"):
         value = value.item()
     return _finite(value) if isinstance(value, float) else value
@@ -45,7 +45,7 @@ def _finite(value: float) -> float | str | None:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with every part converted to a strict JSON type; unknown objects become strings."""
+    """Convert a value and all its parts to strict JSON types. Unknown objects become strings."""
     # Enums are tested before str: a StrEnum is a str, but `yaml.safe_dump` rejects it.
     if isinstance(value, Enum):
         return jsonable(value.value)
@@ -65,18 +65,18 @@ def jsonable(value: Any) -> Any:
 
 
 def dump_line(row: dict[str, Any]) -> str:
-    """One line of JSON, escaped to ASCII so that any text (lone surrogates included) survives any
-    editor and locale."""
+    """Format a dict as one line of JSON with a newline. Text is escaped to ASCII, so that it does
+    not depend on editors and locales and may contain lone surrogates."""
     try:
         # `allow_nan=False`: Python would write NaN, which is not JSON.
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
-    except (TypeError, ValueError):  # NaN or a type that JSON lacks; converting takes longer
+    except (TypeError, ValueError):  # NaN, or a type that JSON lacks; conversion is slower
         return json.dumps(jsonable(row), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the complete lines of a JSON Lines file, as text and as dict. Skips a line that a kill
-    cut off."""
+    """Yield the valid lines of a JSON Lines file, as text and as dict. Skips lines that are
+    incomplete, as after a kill, or contain no JSON object."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if not line.endswith("\n"):
@@ -90,7 +90,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The files in and below a folder, sorted. Follows links to folders; reads each folder once."""
+    """Return all files in a folder and its subfolders, sorted. Follows links to folders, but reads
+    each folder only once."""
     # `Path.rglob` silently skips links to folders.
     found: list[Path] = []
     visited: set[str] = set()
@@ -100,7 +101,7 @@ def files_below(folder: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        # If a folder and a link to it are both present, the folder is read.
+        # Folders come before links, so that of a folder and a link to it, the folder is read.
         folders.sort(key=lambda name: (os.path.islink(f"{parent}/{name}"), name))
         found += (path for name in names if (path := Path(parent, name)).is_file())
     return sorted(found)
@@ -115,15 +116,15 @@ def complete_lines(path: Path, begin: int) -> bytes:
 
 
 def end_last_line(path: Path) -> None:
-    """Add the missing newline at the end of a file, which a kill or an editor may have left out:
-    appended text would otherwise join the last line."""
+    """Add a newline at the end of a file if it is missing, as after a kill. Otherwise, appended
+    text would continue the last line."""
     if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file is missing, damaged, or contains anything
+    """Return the JSON object in a file, or {} if the file is missing, damaged, or contains anything
     else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -161,8 +162,8 @@ def save_config(config: Any, path: Path) -> None:
 
 
 def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
-    """Move files and folders of `directory` to `previous/<n>/` below it, n being the first free
-    number; return that folder."""
+    """Move files and folders of `directory` to its subfolder `previous/<n>/`, and return that
+    folder. n is the first free number."""
     number = 1
     while (directory / ARCHIVE / str(number)).exists():
         number += 1
@@ -174,8 +175,7 @@ def archive_files(directory: Path, paths: Sequence[Path]) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what killed processes left behind: temporary files of `write_atomic`, and half-written
-    folders."""
+    """Remove temporary files and half-written folders of processes that were killed."""
     # `.metrics.jsonl.4711.tmp`, here or one folder below, and folders being saved or fetched.
     for pattern in (".*.[0-9]*.tmp", "*/.*.[0-9]*.tmp", ".saving_*", ".fetching"):
         for path in directory.glob(pattern):
@@ -185,8 +185,8 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def flush_directory(folder: Path) -> None:
-    """Flush the names in a folder to disk: without it, a flushed file may still be lost with its
-    name."""
+    """Flush a folder's entries to disk. Without this, a new or renamed file may be lost in a crash,
+    even if its content was flushed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""Fingerprints of results, one per stage. A fingerprint covers the settings of a stage, the content
-of its inputs, its revision, and the fingerprint of the stage before. `spa.run.hashing` computes
-them.
+"""Fingerprints that identify the results of stages. A fingerprint covers the settings of a stage,
+the content of its inputs, its revision, and the fingerprint of the stage before. `spa.run.hashing`
+computes fingerprints.
 
 Package versions, CPU and thread count are recorded alongside. They change at most the last digits
 of results, so a difference in them is never an error.
@@ -19,10 +19,14 @@ from spa.config.stages import UNRECORDED, StageName, default_of, without_idle_re
 class Fingerprint:
     """Inputs that determine one stage's result, and the environment in which it was made.
 
-    settings: dotted key -> plain value, of the keys that the schema marks `semantics`. content:
-    name of what was hashed -> SHA-256. parent: the full fingerprint of the stage before, so that a
-    change there can be named even if its folder is gone. numerics and environment: recorded, not
-    compared.
+    Attributes:
+        settings: dotted key -> plain value, for the keys that the schema marks `semantics`.
+        content: name of an input -> SHA-256.
+        parent: the whole fingerprint of the stage before. Changes there can then be named even if
+            its folder is missing.
+        numerics: dotted key -> plain value, for keys that change at most the last digits of
+            results. Recorded, but not part of `digest`.
+        environment: package versions, CPU or GPU, and threads. Recorded, but not part of `digest`.
     """
 
     stage: StageName
@@ -35,8 +39,8 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of everything that the result depends on. Settings with the schema's default
-        are left out, so that a record older than a setting keeps its digest."""
+        """SHA-256 of everything that the result depends on. Settings with their default value are
+        left out, so that adding a setting to the schema changes no digest."""
         settings = without_idle_replay(self.settings)
         chosen = {
             key: value
@@ -72,8 +76,8 @@ class Fingerprint:
 def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
     """Compare two fingerprints, including the stages before them: key -> (old, new).
 
-    A key that one of them lacks has the schema's default, so that a run can be resumed although a
-    setting was added since. Keys in `UNRECORDED` match any value.
+    A missing key counts as having the schema's default, so that a run can be resumed after the
+    schema gained a setting. For keys in `UNRECORDED`, a missing value matches any value.
     """
     before = without_idle_replay(old.settings)
     now = without_idle_replay(new.settings)
@@ -94,8 +98,8 @@ def differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]
 
 
 def numerical_differences(old: Fingerprint, new: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """Compare the settings that change at most the last digits: memory and speed, packages, CPU,
-    threads."""
+    """Compare the entries that change at most the last digits of results: settings for memory and
+    speed, package versions, CPU or GPU, and threads."""
     return _changed(old.numerics, new.numerics, default_of) | _changed(
         old.environment, new.environment
     )

@@ -1,8 +1,8 @@
 """Compute the fingerprint of a stage before it runs: its settings, and hashes of what it reads.
 
-The schema says which settings count (`Key.affects`), and a table says which sections belong to
-which stage (`spa.config.stages`). Models, tokenizers, chat templates and data sets count by their
-content: moving a run changes nothing, replacing a file does.
+The schema determines which settings are included (`Key.affects`), and `spa.config.stages` lists the
+sections of each stage. Models, tokenizers, chat templates and data sets are included by content:
+moving a file changes no fingerprint, but replacing it does.
 """
 
 import functools
@@ -33,10 +33,11 @@ from spa.run.fingerprint import Fingerprint
 from spa.version import __version__
 
 REVISIONS: dict[StageName, int] = {"selfplay": 2, "sft": 2, "ppo": 2, "eval": 2}
-"""Version of each stage's results, raised when the changelog says that they change."""
+"""Version of each stage's code. It is raised when a change of the code changes the results, as
+announced in the changelog."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm")
-# The match does not consume the name after the colon, because `gymnasium:my_games:Maze-v0` names
+# The name after the colon is matched by a look-ahead, because `gymnasium:my_games:Maze-v0` names
 # two modules.
 _NAMED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 _SHIPPED = (
@@ -77,10 +78,11 @@ def stage_fingerprint(
     data: Path | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of a stage that is about to start, the same on every rank. Downloads models
-    and data sets from the Hub.
+    """Return the fingerprint of a stage that is about to start, the same on every rank. Downloads
+    models and data sets from the Hub.
 
-    data: a data set without its own fingerprint, which counts by its content.
+    `data` is a data set without a fingerprint of its own, which is included by content. `content`
+    has the hashes of further inputs by name.
     """
 
     def find() -> dict[str, Any]:
@@ -95,9 +97,11 @@ def stage_fingerprint(
 
 
 def fetch_content(cfg: Config, stage: StageName) -> None:
-    """Download what a stage reads from the Hub, so that it counts by its content and not only by
-    its name. Download errors are ignored here and raised later, where the content is loaded: some
-    policies of self-play need no model.
+    """Download the models and data sets that a stage reads from the Hub, so that their content can
+    be hashed.
+
+    Download errors are ignored. They are raised later if the stage loads the content; some policies
+    of self-play need no model.
     """
     for key, value in values_of(cfg, stage).items():
         content = key_of(key).content
@@ -118,11 +122,16 @@ def fingerprint_of(
     parent: Fingerprint | None = None,
     content: Mapping[str, str] | None = None,
 ) -> Fingerprint:
-    """The fingerprint of a stage's result for a configuration, without running the stage.
+    """Return the fingerprint of a stage with this configuration.
 
-    parent: the fingerprint of the stage whose result this one starts from. PPO then starts from
-    that stage's weights, so `parent` stands for `model_path`. content: hashes of further inputs. A
-    file is hashed once per process, unless its size or modification time changes.
+    Models and data sets of the Hub must be in the local cache (see `fetch_content`); otherwise they
+    are identified by their names. A file is hashed once per process, unless its size or
+    modification time changes.
+
+    Args:
+        parent: the fingerprint of the stage before. PPO starts from the weights of that stage, so
+            `model_path` is then left out.
+        content: hashes of further inputs by name.
     """
     settings: dict[str, Any] = {}
     hashes: dict[str, str] = {}
@@ -165,14 +174,15 @@ def fingerprint_of(
 
 
 def own_code(name: str, value: Any) -> dict[str, str]:
-    """Hashes of the user's modules that a setting, or the name of its key, refers to as
-    `package.module:name`. Modules that these import are not hashed."""
+    """Return the hashes of the user's modules that a setting names as `package.module:name`, in its
+    value or in the name of its key. Modules that they import are not hashed."""
     digests: dict[str, str] = {}
     for module in set(_NAMED.findall(f"{name} {json.dumps(value)}")):
         if module.partition(".")[0] in _SHIPPED:
             continue
         find_modules_beside_user()
-        # A name without a module, such as builtin:tiny, is reported where it is used.
+        # Names such as builtin:tiny refer to no module. A missing module is reported where it is
+        # used.
         with suppress(ImportError, ValueError, AttributeError):
             spec = importlib.util.find_spec(module)
             if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
@@ -199,10 +209,13 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def model_content(name: str) -> dict[str, str]:
-    """SHA-256 of a model's files by part: `weights`, `tokenizer` and `chat template`. A Hub name
-    counts by its snapshot in the local cache. A model that is not on this machine, or that is
-    behind an API, counts by its name. Raises ModelError for an adapter that does not name its base
-    model."""
+    """Return the SHA-256 of a model's files for each part: `weights`, `tokenizer` and `chat
+    template`.
+
+    For a Hub name, the snapshot in the local cache is hashed. A model that is not on this machine,
+    or is behind an API, is identified by its name. Raises ModelError for an adapter that does not
+    name its base model.
+    """
     folder = _model_folder(name)
     if folder is None:
         return {"weights": f"name {name}"}
@@ -260,15 +273,15 @@ def _part(name: str) -> str:
 
 
 def file_content(named: Any) -> str:
-    """The SHA-256 of what a value names: a file, several files, or the data files of a folder or
-    Hub data set."""
+    """Return the SHA-256 of the data that a setting names: a file, the data files of a folder or
+    Hub data set, or a list of these."""
     names = [named] if isinstance(named, str) else list(named)
     return _combined(_data_content(str(name)) for name in names)
 
 
 def checkpoint_content(name: str) -> str:
-    """The SHA-256 of a checkpoint's marker, which contains the hashes of its files; for a missing
-    checkpoint, its name."""
+    """Return the SHA-256 of a checkpoint's marker, which contains the hashes of all its files. A
+    checkpoint without a marker is identified by its name."""
     marker = Path(name).expanduser() / _MARKER
     return file_sum(marker) if marker.is_file() else f"name {name}"
 

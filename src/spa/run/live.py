@@ -15,11 +15,12 @@ TIMINGS = "timings.jsonl"
 _WINDOW = 20
 """Number of recent steps from which the remaining time is estimated."""
 LABELS = ("success", "prediction", "copy baseline")
-"""The values to show, named as on the progress line."""
+"""The metrics to show, by their labels on the progress line (`spa.run.trackers.SHOWN`)."""
 
 
 class StageProgress:
-    """Recorded progress of a stage. Each call of `read` adds the new lines."""
+    """Progress of a stage as recorded in its files. `read` adds the lines that were written since
+    the last call."""
 
     def __init__(self, folder: Path) -> None:
         self.step = 0
@@ -38,19 +39,20 @@ class StageProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the stage ends, by the pace of its last steps; None if unknown."""
+        """Seconds until the stage ends, estimated from the duration of its last steps; None if
+        unknown."""
         if self.total is None or not self._recent:
             return None
         return max(self.total - self.step, 0) * self.step_seconds
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds of the last steps; 0 if unknown."""
+        """Mean duration of the last steps in seconds; 0 if unknown."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def seconds_left_at(self, now: float) -> float | None:
-        """Seconds left of a running stage at wall-clock time `now`: subtracts the time already
-        spent on the current step."""
+        """Seconds until a running stage ends, at the wall-clock time `now`. The time already spent
+        on the current step is subtracted."""
         left = self.seconds_left
         if not left or self.latest is None:
             return left
@@ -59,8 +61,8 @@ class StageProgress:
     def work(
         self, name: str, expected: float | None, *, finished: bool, now: float | None = None
     ) -> Work:
-        """The stage's entry in the time estimate. now: the current wall-clock time if the stage is
-        running."""
+        """Return the stage's entry in the time estimate. `now` is the current wall-clock time if
+        the stage is running."""
         left = self.seconds_left if now is None else self.seconds_left_at(now)
         return Work(
             name=name, expected=expected, spent=self.seconds, left=0.0 if finished else left

@@ -1,4 +1,4 @@
-"""A lock that allows one process at a time in a run directory."""
+"""Lock of a run directory, so that only one process at a time works there."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from spa.errors import TrainingError
 
 LOCK = ".lock"
 PATIENCE_S = 5.0
-"""Seconds to wait for a process that is ending."""
+"""Seconds to wait for the lock, because the process that holds it may be about to end."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
             time.sleep(0.1)
         about = {"pid": os.getpid(), "host": socket.gethostname()}
         try:
-            # The text is written only under the lock, because it names the process that holds it.
+            # The file names the process that holds the lock, so it is written only after locking.
             file.truncate(0)
             file.write(json.dumps(about))
             file.flush()

@@ -1,11 +1,12 @@
 """Manifest of a stage's folder: what the folder contains, and whether the stage is finished, can be
 resumed or must not be overwritten.
 
-`manifest.json` is written when a stage begins and again when it is finished. It contains the
-fingerprint of the work, the sizes of the files that later stages read, and the result once there is
-one. Every start compares fingerprints: the stage is finished, resumes, runs from scratch, or is
-refused with the names of the changed settings. At any time, a run may be made longer, validated
-more or less often, moved to other hardware, or use other micro-batches.
+`manifest.json` is written when a stage begins, and updated until it is finished. It contains the
+fingerprint of the work, the sizes of the files that later stages read, and finally the result.
+Every start compares fingerprints. The stage is then reused, resumed or run from scratch, or the
+start is refused with the names of the changed settings. Settings outside the fingerprint can be
+changed at any time, such as the interval between validations, the hardware, the micro-batch size
+and, with a constant learning rate, the number of PPO steps.
 """
 
 import functools
@@ -50,10 +51,15 @@ _WORK = (
 class Manifest:
     """The record of a stage's folder.
 
-    fingerprint: identifies the work in the folder. sizes: file in the folder -> bytes. result: path
-    of the finished stage's result, relative to the folder; None until it is finished. seconds:
-    total time over all starts. rewound_to: the checkpoint in this folder that `resume_path` named;
-    later ones are archived. commit: the code's commit at the last start, if known.
+    Attributes:
+        fingerprint: identifies the work in the folder.
+        sizes: relative path of a file in the folder -> its size in bytes.
+        result: path of the finished stage's result, relative to the folder; None until it is
+            finished.
+        seconds: total time over all starts.
+        rewound_to: name of the checkpoint in this folder that `resume_path` names; "" if there is
+            none.
+        commit: commit of the code at the last start, "" if unknown.
     """
 
     fingerprint: Fingerprint
@@ -88,8 +94,8 @@ class Manifest:
         write_atomic(folder / MANIFEST, [json.dumps(asdict(self), indent=1)])
 
     def problem(self, path: Path, folder: Path) -> str:
-        """Describe why a file of the folder is not intact, that is, missing or not of its recorded
-        size; "" if it is intact."""
+        """Describe the defect of a file in `folder`: it is missing, or its size differs from the
+        recorded one. Return "" if it is intact."""
         if not path.is_file():
             return f"{path} is missing"
         size = path.stat().st_size
@@ -105,8 +111,9 @@ def batch_file(step: int) -> str:
 
 
 def whole_batches(folder: Path, first: int = 0) -> int:
-    """The number of the last batch up to which every batch after `first` is recorded and undamaged;
-    `first` if batch `first` + 1 is not. Logs a warning for a damaged batch."""
+    """Return the number of the last self-play batch such that it and all batches since `first` + 1
+    are recorded and undamaged. Return `first` if there is none. Logs a warning for a damaged
+    batch."""
     known = Manifest.read(folder)
     step = first
     # The manifest names a batch only after its episodes are on disk, see `Stage.commit`.
@@ -119,16 +126,18 @@ def whole_batches(folder: Path, first: int = 0) -> int:
 
 
 def sizes_of(folder: Path, *patterns: str) -> dict[str, int]:
-    """The sizes in bytes of the files in a folder that match a pattern, by relative path."""
+    """Return the size in bytes of each file in a folder that matches one of the patterns, by
+    relative path."""
     paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def result_of(folder: Path) -> Path | None:
-    """Return the result of a finished stage, even if the run was moved. None if the stage is not
-    finished, or if its result is missing or damaged, so that it has to run again.
+    """Return the path of a finished stage's result. Return None if the stage has to run: it is not
+    finished, or its result is missing or damaged.
 
-    Raises DataError if a data set differs from what the stage wrote.
+    The path is correct even if the run was moved. Raises DataError if a data set differs from what
+    the stage wrote.
     """
     known = Manifest.read(folder)
     if known is None or known.result is None:
@@ -184,8 +193,8 @@ def damaged_files(run: Path) -> tuple[int, list[str]]:
 
 
 def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
-    """Return whether a folder's record says that the stage with this fingerprint is finished. Does
-    not check files."""
+    """Return whether the manifest in a folder records a finished stage with this fingerprint. Does
+    not check the stage's files."""
     known = Manifest.read(folder)
     return (
         known is not None
@@ -195,8 +204,12 @@ def is_finished(folder: Path, fingerprint: Fingerprint) -> bool:
 
 
 def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]]:
-    """Compare the work in a folder with `fingerprint`: key -> (old, new). Empty if they are equal,
-    or if there is no work. Logs differences that change at most the last digits."""
+    """Compare the work in a folder with `fingerprint`. Return the differences as key -> (old, new),
+    or {} if there are none or the folder contains no work.
+
+    Differences that change at most the last digits of results are not returned, but logged as a
+    warning.
+    """
     if not _has_begun(folder):
         return {}
     known = Manifest.read(folder)
@@ -215,8 +228,8 @@ def changes(folder: Path, fingerprint: Fingerprint) -> dict[str, tuple[Any, Any]
 
 
 def _has_begun(folder: Path) -> bool:
-    """Return whether a folder contains any work. A start that failed because a model cannot be
-    loaded leaves none."""
+    """Return whether a folder contains any work. A manifest of an unfinished stage is not work: a
+    start that failed while loading a model leaves one."""
     if checkpoints_in(folder) or any(folder.glob(DATA_FILES)) or read_metrics(folder / METRICS):
         return True
     known = Manifest.read(folder)
@@ -229,8 +242,8 @@ def _warn_once(text: str) -> None:
 
 
 def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
-    """Raise a single ConfigError for all stages if a folder contains work of another fingerprint. A
-    change that a stage inherits from the one before is named once."""
+    """Raise one ConfigError that lists every folder with work of another fingerprint. A change that
+    a stage inherits from the stage before is listed only once."""
     lines: list[str] = []
     named: dict[str, tuple[Any, Any]] = {}
     for folder, fingerprint in stages:
@@ -242,7 +255,7 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
         named |= changed
     if not lines:
         return
-    # Only keys that an override can set, so not `revision of …` or `the data set`.
+    # The suggested command can contain only settings, not entries such as `the data set`.
     settings = {key: pair for key, pair in named.items() if re.fullmatch(r"[\w.]+", key)}
     tried = [f"{key}={_text(old)},{_text(new)}" for key, (old, new) in settings.items()]
     # One changed setting gives a command to copy. A hash cannot be the value of an override.
@@ -265,15 +278,15 @@ def changed_lines(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value as written in an override; a hash is abbreviated."""
+    """Format a value as in an override. A hash is abbreviated."""
     if isinstance(value, str):
         return f"content {value[:12]}" if re.fullmatch("[0-9a-f]{64}", value) else value
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def archive_work(folder: Path) -> None:
-    """Move everything that a stage left in its folder to `previous/<n>/`. If the folder is a link
-    to another run's stage, only the link is removed."""
+    """Move all work of a stage in `folder` to `previous/<n>/`. If the folder is a link to another
+    run's stage, only remove the link."""
     if folder.is_symlink():
         folder.unlink()
         return

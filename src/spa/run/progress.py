@@ -11,11 +11,11 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressLine:
-    """Shows stage, step, elapsed time, time left and the latest values; nothing when quiet. A
-    context manager.
+    """Context manager that shows the stage, step, time left and latest values of a command; nothing
+    if the console is quiet.
 
-    Worker processes print lines that begin with the name of their run, because several share a
-    terminal.
+    A worker process always prints lines, which begin with the name of its run, because several
+    workers share a terminal.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class ProgressLine:
         self._first = start
         self._shown: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
-        # This lets the first step print a line.
+        # In the past, so that the first step prints a line.
         self._last_line = self._started - SECONDS_BETWEEN_LINES
         self._bar: Any = None
         if get_console().is_terminal and not is_quiet() and not worker:
@@ -36,10 +36,10 @@ class ProgressLine:
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, str] | None = None) -> None:
-        """Show that `step` steps are done, with values by label.
+        """Show that `step` steps are done, and the values by label.
 
-        A bar keeps a value, with its step, until a newer one replaces it. A line shows the values
-        since the previous line.
+        A bar shows the latest value of each label, with its step if that is earlier. A line shows
+        only values that are new since the previous line.
         """
         self._shown |= {label: (value, step) for label, value in (values or {}).items()}
         if self._bar is not None:
@@ -84,7 +84,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # Only the steps of this process count: earlier ones took none of its time.
+        # The speed is that of this process, so steps of earlier processes are not counted.
         done = step - self._first
         if not self._total or done <= 0:
             return None

@@ -1,7 +1,8 @@
-"""The record of a stage: training writes it, and everything that inspects a run reads it.
+"""The record of a stage, which training writes and the viewer and reports read.
 
-A stage directory holds `config.yaml`, `metrics.jsonl` (deterministic: no times), `timings.jsonl`,
-`trajectories/`, `token_scores/` (the trainer's values per token) and `log.txt`.
+A stage directory contains `config.yaml`, `metrics.jsonl` (deterministic: no times),
+`timings.jsonl`, `trajectories/`, `token_scores/` (advantages, returns and values per token) and
+`log.txt`.
 """
 
 import logging
@@ -38,13 +39,14 @@ TIMING_PREFIXES = ("timing_s/", "perf/")
 _RECORDS = (METRICS, "timings.jsonl")
 _EPISODES = ("trajectories", "token_scores")
 _TRACKED = "tensorboard"
-"""The folder of the one tracker that writes into the stage's folder. A run from scratch archives
-it; otherwise the tracker would show the curves of both runs as one."""
+"""Folder of the only tracker that writes into the stage's folder. A run from scratch archives it,
+because the tracker would otherwise join the curves of both runs."""
 _LOGGER = logging.getLogger("spa.run")
 
 
 class Sink(Protocol):
-    """A destination of metrics in addition to the files, see `spa.run.trackers`."""
+    """A destination that receives metrics in addition to the files: the console or a tracker (see
+    `spa.run.trackers`)."""
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log the metrics of one step; non-finite values are None or text."""
@@ -60,18 +62,18 @@ class Sink(Protocol):
 
 
 OpenTrackers = Callable[..., Sink]
-"""A function that opens the trackers of a stage, called with directory, stage, config, total_steps
-and start_step by name."""
+"""Function that opens the trackers of a stage. It is called with the keyword arguments directory,
+stage, config, total_steps and start_step."""
 
 
 class Recorder:
-    """Writes the record of one stage and passes it to the trackers. A context manager.
+    """Context manager that writes the record of one stage and passes it to the trackers.
 
-    With `resume_step` = k the record continues after step k: lines and episodes of later steps are
-    dropped, so that an interrupted run ends with the files of an uninterrupted one, byte for byte.
-    Without it, an older record in the same directory is moved to `previous/<n>/`. If no timer
-    starts and no line is written for `stall_timeout_s`, the process reports where it hangs and
-    exits. With `enabled` = False (ranks other than 0) every method does nothing.
+    With `resume_step=k`, lines and episodes of steps after k are removed, and the record continues
+    at step k + 1. A resumed run thus ends with the same files as an uninterrupted one, byte for
+    byte. With `resume_step=None`, an older record in the directory is moved to `previous/<n>/`. If
+    there is no progress for `stall_timeout_s` seconds, the process reports where it hangs and exits
+    (see `spa.run.watchdog`). With `enabled=False` (ranks other than 0) nothing is written.
     """
 
     def __init__(
@@ -86,8 +88,8 @@ class Recorder:
         resume_step: int | None = None,
         stall_timeout_s: float | None = None,
     ) -> None:
-        """trackers: called to open the trackers once the folder is ready; None: write only the
-        files."""
+        """Open the record. `trackers` opens the trackers once the folder is ready; None writes only
+        the files."""
         self.directory = Path(directory)
         self.stage = stage
         self.enabled = enabled
@@ -120,13 +122,13 @@ class Recorder:
         )
 
     def log(self, step: int, metrics: "Metrics", *, tokens: int | None = None) -> None:
-        """Append one line to `metrics.jsonl`, append the seconds since the last call to
-        `timings.jsonl`, and pass both to the trackers.
+        """Append the metrics of a step to `metrics.jsonl` and its timings to `timings.jsonl`, and
+        pass both to the trackers.
 
-        NaN is written as null and infinities as the strings "Infinity" and "-Infinity". Keys that
-        begin with `timing_s/` or `perf/` go to `timings.jsonl`. tokens: number of tokens that the
-        step processed, from which `perf/throughput` (tokens per second since the last call) is
-        computed; if there are none, as in random play, the metric is left out.
+        Metrics that begin with `timing_s/` or `perf/` are timings. NaN is written as null, and
+        infinities as the strings "Infinity" and "-Infinity". If `tokens`, the number of tokens that
+        the step processed, is given and not 0, the timings include `perf/throughput`: tokens per
+        second since the last call.
         """
         if not self.enabled:
             return
@@ -143,7 +145,8 @@ class Recorder:
         self._seconds.clear()
         if lasting:
             self._append(METRICS, step, lasting)
-        # `elapsed` is from a monotonic clock, because the wall clock may be changed during the run.
+        # `elapsed` comes from a monotonic clock, because the wall clock may be adjusted during the
+        # run.
         clock = {"elapsed_s": round(elapsed, 3), "unix_time": round(time.time(), 3)}
         if self._total_steps is not None:
             clock["total_steps"] = self._total_steps
@@ -177,10 +180,10 @@ class Recorder:
     def token_scores(
         self, step: int, split: str, scores: Mapping[str, Mapping[str, Sequence[float]]]
     ) -> None:
-        """Write what the trainer computed per token, for the viewer's hover text.
+        """Write values that the trainer computed per token, which the viewer shows for each token.
 
-        `scores` maps an episode id to token-aligned lists [T] by name, for example "advantages",
-        "values", "returns".
+        `scores` maps an episode id to lists by name, such as "advantages", "values" or "returns".
+        Each list has one number per token of the episode, [T].
         """
         if not self.enabled:
             return
@@ -215,11 +218,11 @@ class Recorder:
             _disk_errors(self.directory / name),
             (self.directory / name).open("a", encoding="utf-8") as file,
         ):
-            # Sorted: the bytes must not depend on the order in which metrics were computed.
+            # Keys are sorted, so that the file does not depend on the order in which metrics are
+            # computed.
             file.write(dump_line({"step": int(step), **dict(sorted(values.items()))}))
             _sync(file)
-            # The name of a new file must reach the disk, too. Later lines only need the file to be
-            # flushed.
+            # For a new file, the folder's entry must be flushed, too.
             if self.directory / name not in self._written:
                 flush_directory(self.directory)
                 self._written.add(self.directory / name)
@@ -230,8 +233,7 @@ class Recorder:
         path = self.directory / folder / f"{split}-{step:06d}.jsonl"
         with _disk_errors(path):
             path.parent.mkdir(exist_ok=True)
-            # The first write by this process replaces what an interrupted one left. Later writes
-            # append.
+            # The first write replaces a file that an interrupted process left. Later writes append.
             if path in self._written:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(dump_line(row) for row in rows)
@@ -242,8 +244,8 @@ class Recorder:
 
 
 def resources() -> dict[str, float]:
-    """Peak memory of this process in GB, and the machine's load: running or waiting processes,
-    averaged over a minute."""
+    """Return the peak memory of this process in GB, and the load of the machine: the number of
+    running or waiting processes, averaged over a minute."""
     # Linux counts ru_maxrss in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -251,8 +253,7 @@ def resources() -> dict[str, float]:
 
 
 def _sync(file: IO[str]) -> None:
-    """Flush a file to disk before anything relies on it: a checkpoint must not outlive the lines
-    before it."""
+    """Flush a file to disk, so that no checkpoint can be on disk without the lines before it."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -281,7 +282,7 @@ def _move_aside(directory: Path) -> None:
 
 
 def _truncate(directory: Path, last_step: int) -> None:
-    """Remove everything recorded after `last_step`, and any line that a kill cut off."""
+    """Remove lines and episode files of steps after `last_step`, and an incomplete last line."""
     for name in _RECORDS:
         path = directory / name
         if path.exists():

@@ -1,9 +1,10 @@
-"""Stop requests: SIGTERM and Ctrl-C become one exception, raised when nothing can be lost.
+"""Stop requests: SIGTERM and Ctrl-C raise one exception, at a point where no work is lost.
 
-Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread. It does
-so at once where the work can be repeated (rollouts, loading), and at the end of the outermost
-`uninterrupted()` where it cannot (an update and its records, a checkpoint). A second SIGINT
-interrupts immediately. Imports only the standard library, to be fast to load.
+Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread. Work that
+can be repeated (rollouts, loading) is interrupted at once. Inside `uninterrupted()` (an update and
+its records, a checkpoint), the exception is raised at the end of the outermost such block. A
+further SIGINT always interrupts at once. This module imports only the standard library, so that it
+loads fast.
 """
 
 import faulthandler
@@ -20,8 +21,8 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequested(KeyboardInterrupt):
-    """The process was asked to stop. saved: the checkpoint written because of it; empty if there is
-    none."""
+    """Raised when the process was asked to stop by the signal `name`. `saved` is the path of the
+    checkpoint that was written before stopping, or "" if there is none."""
 
     def __init__(self, name: str, saved: str = "") -> None:
         super().__init__(name, saved)
@@ -47,8 +48,8 @@ _STATE = _State()
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGINT raise StopRequested. A nested block, or one outside the
-    main thread, changes nothing. A signal that the process was started to ignore stays ignored."""
+    """Within the block, SIGTERM and SIGINT raise StopRequested. Nested blocks, and blocks outside
+    the main thread, have no effect. A signal that is already ignored stays ignored."""
     if _STATE.installed or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,28 +65,28 @@ def stoppable() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: a handler of C code, which Python cannot set again.
+            # None means that C code set the handler, which Python cannot restore.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         _STATE.installed = False
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Complete the block before a stop: if the process was asked to stop meanwhile, StopRequested
-    is raised at the end."""
+    """Postpone stop requests until the end of the block. If one has arrived by then, StopRequested
+    is raised there."""
     _STATE.held += 1
     try:
         yield
     finally:
         _STATE.held -= 1
-    # This is not in `finally`, where StopRequested would replace an error that is being raised.
+    # Not in `finally`, where StopRequested would replace the error that ended the block.
     _raise_if_asked()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, let stop requests take effect at once even inside `uninterrupted()`: for
-    work that can be repeated."""
+    """Within the block, let stop requests take effect at once, even inside `uninterrupted()`. Use
+    it for work that can be repeated."""
     held = _STATE.held
     # This suspends all enclosing `uninterrupted()` blocks, however many there are.
     _STATE.held = 0
@@ -102,13 +103,14 @@ def stoppable_now() -> bool:
 
 
 def stop_asked() -> bool:
-    """Return whether the process has received a stop request, for ranks that must agree before one
-    of them stops."""
+    """Return whether this process has received a stop request. With several ranks, all must agree
+    before one of them stops."""
     return _STATE.installed and bool(_STATE.asked)
 
 
 def raise_if_asked() -> None:
-    """Raise StopRequested again if third-party code has swallowed it."""
+    """Raise StopRequested again if a stop was requested but third-party code has swallowed the
+    exception."""
     if (
         _STATE.installed
         and _STATE.asked
@@ -139,9 +141,9 @@ def stopping_children() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Hold back SIGINT in this thread until the end of the block. A child process that starts
-    within the block holds it back until it calls `ignore_interrupts`. Other threads of this process
-    may still receive the signal at once."""
+    """Block SIGINT in this thread until the end of the block. Child processes that start within the
+    block inherit this until they call `ignore_interrupts`. Other threads of this process may still
+    receive the signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -150,16 +152,16 @@ def interrupts_wait() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT in a worker process: Ctrl-C reaches every process of a terminal, and the parent
-    stops its children."""
+    """Ignore SIGINT in a worker process. Ctrl-C reaches all processes of a terminal, but workers
+    should stop only when their parent stops them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def stacks_on_request() -> None:
-    """Make `kill -USR1 PID` write the stacks of all threads to stderr; without a handler it would
-    end the process."""
-    # Descriptor 2, because `sys.stderr` may have been replaced.
+    """Make `kill -USR1 PID` write the stacks of all threads to stderr. Without a handler, the
+    signal would end the process."""
+    # Use descriptor 2, because `sys.stderr` may have been replaced.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
@@ -173,7 +175,8 @@ def _asked(number: int, frame: FrameType | None) -> None:
         # The exception below may interrupt `stopping_children` before it has stopped all children.
         if _STATE.stops_children:
             _stop_children()
-        # This is not StopRequested, for which a stage would still save a checkpoint.
+        # KeyboardInterrupt instead of StopRequested, for which a stage would first save a
+        # checkpoint.
         raise KeyboardInterrupt
     _STATE.asked = _STATE.asked or signal.Signals(number).name
     _raise_if_asked()

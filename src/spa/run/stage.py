@@ -1,5 +1,5 @@
-"""One stage of a run. It owns the folder, the fingerprint, resuming, signals, the record and the
-checkpoints.
+"""One stage of a run: its folder, fingerprint, record and checkpoints, and how it resumes and
+stops.
 
     with Stage(cfg, folder, fingerprint, keep=2) as stage:
         if stage.result is None:                       # not finished yet
@@ -12,10 +12,11 @@ checkpoints.
             stage.finish()
 
 A run that is killed at any moment and restarted with the same command ends with the same files as
-an uninterrupted run, byte for byte, except times. `commit` orders the writes so that nothing relies
-on what is not on disk yet: episodes, the line of metrics, then the checkpoint (or, for self-play,
-the sizes of the files in the manifest). Anything beyond the last of these is removed when the stage
-opens. With several ranks every method is called on all of them; rank 0 decides and writes.
+an uninterrupted run, byte for byte, except timings. `commit` therefore writes in a fixed order:
+episodes, the line of metrics, and last the checkpoint (or, for self-play, the size of the batch's
+file in the manifest). Records after the last checkpoint or manifest entry are removed when the
+stage opens again. With several ranks, every method is called on all ranks; rank 0 decides and
+writes.
 """
 
 import logging
@@ -73,8 +74,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Content of a stage's checkpoint: a model and a tokenizer that save themselves, and state as
-    plain values and tensors."""
+    """Content of a checkpoint. Model, tokenizer and critic have a method `save_pretrained`; `state`
+    consists of plain values and tensors."""
 
     model: Any
     tokenizer: Any
@@ -86,24 +87,23 @@ class Trained(Protocol):
     """An object that `Stage.commit` can save."""
 
     def snapshot(self) -> Snapshot:
-        """Everything needed to resume, gathered from all ranks."""
+        """Return everything that is needed to resume. Collective: all ranks call it."""
         ...
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the directory for this run, and let SIGTERM and Ctrl-C stop the work only where nothing
-    is lost.
+    """Lock the directory for this run, and stop on SIGTERM and Ctrl-C without losing work.
 
-    With several ranks, rank 0 takes the lock, and no rank stops alone: they agree between two
+    With several ranks, rank 0 takes the lock. No rank stops alone: they agree on it between two
     steps.
     """
     world = current_world()
     with (
         stoppable(),
         run_lock(directory) if world.is_main else nullcontext(),
-        # With several ranks a signal is only recorded here: a rank that stopped alone would leave
-        # the others waiting in a collective.
+        # With several ranks, a signal is only recorded: if one rank stopped alone, the others would
+        # wait for it in a collective.
         uninterrupted() if world.size > 1 else nullcontext(),
     ):
         yield
@@ -121,16 +121,20 @@ def stop_together() -> None:
 
 @dataclass
 class Stage:
-    """A stage while work on it is in progress; see the module docstring. A context manager, on
-    every rank.
+    """Context manager for the work on one stage, used on every rank; see the module docstring.
 
-    first: the step after which the stage begins. total: its last step, if known in advance. keep:
-    number of checkpoints to keep. resume_path: the checkpoint to resume from, of another run or an
-    earlier one of this run. again: open the stage even if it is finished. trackers: opens the
-    trackers of the record.
+    Args:
+        first: the step before the stage's first step.
+        total: the last step, if known in advance.
+        keep: number of checkpoints to keep.
+        resume_path: the checkpoint to resume from, of another run or an earlier one of this run.
+        again: run the stage even if it is finished.
+        trackers: function that opens the trackers of the record.
 
-    result: the finished stage's result; None while there is work to do. resume_from: the checkpoint
-    to load; None to start from scratch. step: the last committed step.
+    Attributes:
+        result: path of the finished stage's result; None while there is work to do.
+        resume_from: the checkpoint to load; None to start from scratch.
+        step: the last committed step.
     """
 
     cfg: Config
@@ -166,25 +170,26 @@ class Stage:
         fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
         process holds the folder.
         """
-        # A finished stage is found without taking the lock or writing anything.
+        # This check neither takes the lock nor writes, so that finished stages can be reused at any
+        # time.
         self.result = self._agreed(self._find_result)
         if self.result is not None:
             return self
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch and self._world.is_main and self.folder.is_symlink():
-            # Before the lock is taken, which would be the other run's lock.
+            # The link is removed before locking, because the lock would be that of the other run.
             archive_work(self.folder)
         with ExitStack() as opening:
             opening.enter_context(locked(self.folder))
             if self._world.is_main:
                 opening.enter_context(log_file(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
-                # The copy that was fetched may be of a finished stage.
+                # The fetched copy may be that of a finished stage.
                 self.result = self._agreed(self._find_result)
             if self.result is None:
                 self.resume_from = self._agreed(self._prepare)
                 self.step = self._saved_step = self._world.broadcast(self._last_step)
-            # No error so far: from here on `__exit__` closes the log file and releases the lock.
+            # Opening succeeded, so `__exit__` will close the log file and release the lock.
             self._opened = opening.pop_all()
         return self
 
@@ -194,17 +199,17 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """If the process was asked to stop, save the committed steps. Then close the record and
-        release the folder."""
+        """If the process was asked to stop, save a checkpoint of the committed steps. Then close
+        the record and unlock the folder."""
         try:
-            # After an error in the loop's body the generator is still inside `uninterrupted`.
-            # Signals would be held back until Python collects the generator.
+            # After an error in the loop's body, the generator is still inside `uninterrupted`,
+            # which would postpone signals until Python collects the generator.
             if self._loop is not None:
                 self._loop.close()
             if (
-                # StopRequested comes between two steps or in `interruptible`, before an update, so
-                # the model is that of the last commit. After any other error the model may be half
-                # updated.
+                # StopRequested is raised between two steps or in `interruptible`, before an update,
+                # so the model is that of the last commit. After any other error, the model may be
+                # partly updated.
                 isinstance(error, StopRequested)
                 and self._trained is not None
                 and self.step > self._saved_step
@@ -218,11 +223,11 @@ class Stage:
                     self._record()
         finally:
             try:
-                # Not through `self.recorder`: that property would create a recorder and its first
-                # files.
+                # Do not access `self.recorder` if it does not exist yet: the property would create
+                # a recorder and its files.
                 if "recorder" in self.__dict__:
-                    # Otherwise the boundary around a tracker would raise the stop again, without
-                    # the path that was saved.
+                    # Without this, the boundary around a tracker would raise StopRequested again,
+                    # without the path of the saved checkpoint.
                     with uninterrupted():
                         self.recorder.close()
             finally:
@@ -245,10 +250,10 @@ class Stage:
         )
 
     def steps(self, total: int, *, save_every: int = 0) -> Iterator[int]:
-        """Yield the steps still to do, up to `total`. The loop's body must commit each step. A stop
-        request takes effect at the end of the body, or at the next `interruptible` in it.
+        """Yield the remaining steps up to `total`. The body of the loop must commit each step. A
+        stop request takes effect at the end of the body, or within an `interruptible` block.
 
-        save_every: number of steps between checkpoints; the last step always has one.
+        A checkpoint is saved every `save_every` steps (0: never) and at the last step.
         """
         if self.resume_from:
             self._refuse_finished(self.resume_from, total)
@@ -259,14 +264,15 @@ class Stage:
 
     def _steps(self, total: int) -> Generator[int]:
         for step in range(self.step + 1, total + 1):
-            # The caller's loop body runs at the yield: a signal waits for its end.
+            # The body of the caller's loop runs during the yield, so signals are postponed to its
+            # end.
             with uninterrupted():
                 yield step
             stop_together()
 
     @property
     def lost_episodes(self) -> Path:
-        """The file that lists episodes that cannot be played."""
+        """Path of the file that lists failed episodes to skip."""
         return self.folder / LOST
 
     def due(self, step: int, every: int) -> bool:
@@ -281,8 +287,9 @@ class Stage:
 
     @contextmanager
     def interruptible(self, name: str) -> Iterator[None]:
-        """Time work that can be repeated from the last step: a stop request takes effect at once.
-        With several ranks it does not, because they stop together."""
+        """Time a block of work that can be repeated after resuming, and let a stop request
+        interrupt it. With several ranks the block is not interrupted, because ranks stop
+        together."""
         with self.timer(name), signals.interruptible() if self._world.size == 1 else nullcontext():
             yield
 
@@ -295,16 +302,20 @@ class Stage:
         *,
         tokens: int | None = None,
     ) -> None:
-        """Finish a step: write its episodes and its metrics, and save a checkpoint of `trained` if
-        one is due. Without `trained`, the episodes alone record the step. tokens: number of tokens
-        processed, for throughput; ignored if there are episodes, whose tokens are counted."""
+        """Finish a step: write its episodes and metrics, and save a checkpoint of `trained` if one
+        is due.
+
+        Without `trained` (self-play), the step is done once its episodes are recorded in the
+        manifest. `tokens` is the number of processed tokens, for throughput; with episodes, their
+        tokens are counted instead.
+        """
         if episodes:
             tokens = tokens_in(episodes)
             # Self-play trains nothing; its episodes go to the files that `batch_file` names.
             self.recorder.trajectories(step, "generate" if trained is None else "train", episodes)
         self.recorder.log(step, metrics, tokens=tokens)
         self.step = step
-        # From here on `__exit__` may save this step.
+        # If a stop is requested after this line, `__exit__` saves this step.
         self._trained = trained
         if trained is not None and self.due(step, self._save_every):
             self._save(trained)
@@ -338,8 +349,8 @@ class Stage:
         self._manifest.write(self.folder)
 
     def _save(self, trained: Trained, *, preemption: bool = False) -> Path:
-        """Save a checkpoint with everything needed to resume: all ranks gather it, rank 0 writes
-        it. Returns its folder."""
+        """Save a checkpoint and return its folder. All ranks gather the content, and rank 0 writes
+        it."""
         # All ranks call this: gathering sharded weights is a collective.
         snapshot = trained.snapshot()
         if self._world.is_main:
@@ -367,7 +378,7 @@ class Stage:
         return self.folder / f"global_step_{self.step}"
 
     def _agreed(self, find: Callable[[], Path | None]) -> Path | None:
-        """Return the result of `find` on rank 0, on every rank."""
+        """Call `find` on rank 0 only, and return its result on every rank."""
         path = self._world.broadcast(lambda: str(find() or ""))
         return Path(path) if path else None
 
@@ -381,15 +392,16 @@ class Stage:
         return None if result is None or step_of(result) < (self.total or 0) else result
 
     def _fetch(self) -> bool:
-        """Clean up, and fetch the stage's copies if they are newer than the local work; return
-        whether they were fetched."""
+        """Remove leftovers of killed processes (with `resume_mode=disable`, archive all work). Then
+        fetch the stage's copies if they are newer than the local work; return whether any were
+        fetched."""
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch:
             archive_work(self.folder)
         remove_leftovers(self.folder)
         mirror = mirror_of(self.cfg, self.folder)
         older = (self.folder / OLDER_COPIES).exists()
-        # A checkpoint of this folder that `resume_path` names takes precedence over later ones.
+        # If `resume_path` names a checkpoint of this folder, no later copy may replace it.
         named = self.resume_path is not None and self._is_own(Path(self.resume_path).expanduser())
         if mirror is None or scratch or older or named:
             return False
@@ -410,9 +422,9 @@ class Stage:
         checkpoint = latest_checkpoint(self.folder)
         known = Manifest.read(self.folder)
         named = Path(self.resume_path).expanduser() if self.resume_path else None
-        # Checkpoints of this folder take precedence over one of another run: the same command, run
-        # again, resumes its own work. A checkpoint of this folder that `resume_path` names takes
-        # precedence over later ones, but not over those that were made since resuming from it.
+        # If `resume_path` names a checkpoint of another run, this folder's own checkpoints take
+        # precedence, so that repeating the command resumes its own work. If it names a checkpoint
+        # of this folder, later ones are archived, unless the run has already resumed from it.
         own = named.name if named and self._is_own(named) else ""
         resumed = own and known is not None and known.result is None and known.rewound_to == own
         self._manifest = replace(self._manifest, rewound_to=own)
@@ -424,10 +436,10 @@ class Stage:
         prune_checkpoints(self.folder, self.keep)
         if checkpoint and checkpoint.parent == self.folder:
             _warn_of_lost_lines(checkpoint)
-        # A start that failed may have left a manifest of other settings. Its sizes would then vouch
-        # for files that this stage did not write.
+        # The sizes of an earlier manifest are kept only if it has the same fingerprint. A failed
+        # start may have left one of other settings, which describes files of other work.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
-            # The record of metrics grows while the stage works.
+            # The size of metrics.jsonl is dropped, because the file grows again.
             sizes = {name: size for name, size in known.sizes.items() if name != METRICS}
             self._manifest = replace(self._manifest, sizes=sizes)
             self._earlier = known.seconds
@@ -468,7 +480,8 @@ class Stage:
         return named
 
     def _refuse_finished(self, named: Path, total: int) -> None:
-        """Raise ConfigError if the checkpoint of another run leaves no step to do."""
+        """Raise ConfigError if the checkpoint `named` is of another run and already has `total`
+        steps or more."""
         step = step_of(named)
         if not self._is_own(named) and step >= total:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """Destinations of metrics in addition to the files: the console and the trackers named in
 `trainer.logger`.
 
-Trackers are optional: a package is imported only if its tracker is requested, and a tracker's first
-error turns it off with one warning. Training never stops because of a tracker.
+Trackers are optional. A package is imported only if its tracker is requested. The first error of a
+tracker turns it off with a warning, so training never stops because of a tracker.
 """
 
 import logging
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("spa.run")
 
 SAMPLE_EPISODES = 8
-"""Default number of episodes that a tracker shows as a table at each step that records episodes."""
+"""Default number of sample episodes that trackers receive at each step with episodes."""
 
 SHOWN = (
-    # ending of the metric's name, label on the console, number format
+    # end of the metric's name, label on the console, number format
     ("success", "success", "{:.3f}"),
     ("format_rate", "format", "{:.2f}"),
     ("prediction_em", "prediction", "{:.3f}"),
@@ -42,8 +42,9 @@ SHOWN = (
 
 
 def trackers() -> tuple[str, ...]:
-    """Values of `trainer.logger`: the console and the trackers that packages register. The files
-    are always written; "file" and "jsonl" are accepted and add nothing."""
+    """Return the names that `trainer.logger` can list: the console, and the trackers that packages
+    register. "file" and "jsonl" are also accepted but have no effect, because the files are always
+    written."""
     return ("console", *plugins("trackers"))
 
 
@@ -68,7 +69,8 @@ def trackers_named(
     """Return a function that opens the named trackers for a recorder. Raises ConfigError if one is
     unknown.
 
-    samples: number of episodes of a split ("train", "val") to show as a table; 8 by default.
+    `samples` sets the number of episodes that trackers receive as a table, for each split ("train",
+    "val"); by default `SAMPLE_EPISODES`.
     """
     unknown = [name for name in names if name not in (*trackers(), "file", "jsonl")]
     if unknown:
@@ -79,7 +81,8 @@ def trackers_named(
 
 
 class Sinks:
-    """The chosen destinations, called one after the other; one that fails is dropped."""
+    """Passes metrics and episodes to all chosen destinations. A destination that fails is
+    dropped."""
 
     def __init__(
         self,
@@ -154,9 +157,9 @@ class Sinks:
 
 
 def headline(metrics: dict[str, Any]) -> dict[str, str]:
-    """The metrics for the progress line: label -> formatted value.
+    """Return the metrics for the progress line as label -> formatted value.
 
-    Validation takes precedence over training if both have a value of the same name.
+    If both validation and training have a metric of the same name, the one of validation is shown.
     """
     shown: dict[str, str] = {}
     for ending, label, form in SHOWN:
@@ -164,7 +167,7 @@ def headline(metrics: dict[str, Any]) -> dict[str, str]:
         # `loss` is the training loss: the validation loss has its own label.
         if ending == "loss":
             keys = [key for key in keys if key != "val/loss"]
-        # A stable sort: validation first, then by name.
+        # The sort is stable: validation comes first, and names stay in order.
         keys.sort(key=lambda key: not key.startswith("val"))
         value = metrics[keys[0]] if keys else None
         if value is not None and label not in shown:

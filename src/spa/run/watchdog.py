@@ -1,9 +1,8 @@
-"""Watchdog: a stage that makes no progress reports where it hangs and exits.
+"""Watchdog that ends a process without progress and reports where it hangs.
 
-Progress is a beat (a token, turn, API response or micro-batch), a timer or a log line. Time counts
-only while this process could have worked: a gap between two checks counts as at most two check
-intervals. So a process that was suspended (SIGSTOP, a sleeping machine) is not ended, nor is one
-that loses an episode to a time-out every minute.
+Progress is a call of `beat` (for each token, turn, API response or micro-batch), of a timer, or of
+`Recorder.log`. Time while the process is suspended (SIGSTOP, a sleeping machine) does not count: a
+gap between two checks counts as at most two check intervals.
 """
 
 import faulthandler
@@ -22,8 +21,8 @@ from spa.run.signals import stacks_on_request
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
 BACKUP_S = 60.0
-"""Seconds after the time-out at which the kernel ends the process if the interpreter is blocked and
-the watchdog's own thread cannot run."""
+"""Seconds of CPU time per core, beyond the time-out, after which the kernel ends the process. This
+is needed if the interpreter is blocked, so that the watchdog's thread cannot run."""
 LONGEST_LOOK_S = 5.0
 NOTICE_S = 300.0
 """Interval in seconds at which a long step logs what it is doing."""
@@ -35,26 +34,26 @@ _LAST_BEAT = [0]
 
 
 def beat() -> None:
-    """Record progress: a token of a batch, a turn of an episode, a response of a server, a
-    micro-batch."""
+    """Record progress. It is called for each token, turn, API response and micro-batch."""
     _LAST_BEAT[0] = next(_BEATS)
 
 
 def beats() -> int:
-    """The number of the latest beat: two calls return different numbers if progress was recorded
-    between them."""
+    """Return the number of the latest beat. It changes whenever progress is recorded."""
     return _LAST_BEAT[0]
 
 
 class Watchdog:
-    """Ends the process if there is no progress for `timeout_s` seconds, after writing the stacks of
-    all threads to `path` (None: stderr). Until `close`, `kill -USR1 PID` writes the stacks to the
-    same place; afterwards, to stderr. Without `timeout_s` it never ends the process. During a long
-    step, it logs every few minutes what the stage `name` is doing.
+    """Background thread that ends the process if there is no progress for `timeout_s` seconds
+    (None: never).
 
-    If C code blocks the interpreter, so that no Python runs, the kernel ends the process (SIGPROF)
-    once its threads have used as much CPU time as all cores provide in `timeout_s` + `BACKUP_S`
-    seconds. CPU time does not pass while the process is suspended.
+    Before that, it writes the stacks of all threads to the file `path` (None: stderr). Until
+    `close`, `kill -USR1 PID` writes the stacks to the same file. During a long step, it also logs
+    every few minutes what the stage `name` is doing.
+
+    If C code blocks the interpreter, this thread cannot run. Then the kernel ends the process
+    (SIGPROF) as soon as it has used the CPU time of all cores for `timeout_s` + `BACKUP_S` seconds.
+    A suspended process uses no CPU time.
     """
 
     def __init__(self, path: Path | None, timeout_s: float | None, *, name: str = "") -> None:
@@ -74,7 +73,8 @@ class Watchdog:
             ).start()
 
     def beat(self, what: str, *, step: bool = False) -> None:
-        """Record progress. what: the work that follows. step: whether a step is done."""
+        """Record progress. `what` describes the work that begins. `step` tells whether a step was
+        just finished, which restarts the time of the step."""
         self._what = what
         self._moved = True
         if step:
@@ -92,16 +92,16 @@ class Watchdog:
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
-        # Usually twenty checks or more per time-out: a stall is detected at most two checks, or 10
-        # %, late.
+        # There are at least 20 checks per time-out (unless it is below 0.4 s), so a stall is
+        # detected at most 10 % (two checks) late.
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
         idle = 0.0
         seen = beats()
         before = time.monotonic()
         while True:
             if not self._closed.is_set():
-                # The timer is set again at each check, so it expires only if this thread cannot
-                # run. It counts the CPU time of all threads together, hence the number of cores.
+                # Each check restarts the timer, so it expires only if this thread cannot run. It
+                # counts the CPU time of all threads together, hence the factor for cores.
                 signal.setitimer(signal.ITIMER_PROF, (timeout_s + BACKUP_S) * (os.cpu_count() or 1))
             if self._closed.wait(look):
                 signal.setitimer(signal.ITIMER_PROF, 0)
@@ -109,8 +109,8 @@ class Watchdog:
             now = time.monotonic()
             count = beats()
             moved = self._moved
-            # A gap counts as at most two checks. In a longer one the process was suspended, or this
-            # thread could not run, which the timer covers.
+            # A gap counts as at most two checks. A longer gap means that the process was suspended,
+            # or that this thread could not run; the timer covers the second case.
             idle = 0.0 if moved or count != seen else idle + min(now - before, 2 * look)
             seen = count
             before = now
@@ -124,7 +124,7 @@ class Watchdog:
 
     def _end(self, timeout_s: float) -> None:
         place = "above" if self._path is None else f"in {self._path}"
-        # faulthandler writes to a file descriptor; a replaced sys.stderr may have none.
+        # faulthandler needs a file descriptor, which a replaced sys.stderr may lack.
         if self._path is not None or hasattr(self._file, "fileno"):
             faulthandler.dump_traceback(self._file, all_threads=True)
         _LOGGER.error(
@@ -134,5 +134,5 @@ class Watchdog:
             self._what,
             place,
         )
-        # sys.exit would raise in this thread only, and exit handlers may hang like the rest.
+        # `sys.exit` would only end this thread, and exit handlers might hang, too.
         os._exit(STATUS)
