@@ -13,8 +13,9 @@ from spa.errors import ConfigError, EnvFault, nearest
 
 log = logging.getLogger(__name__)
 
-# Attributes that `make` sets on an environment: its settings, from which `play` reads the limits,
-# and the name that was passed to `make`, which its episodes get as their tag.
+# Names of the attributes that `make` sets on an environment. `_SPEC` holds its settings, from which
+# `play` reads the limits. `_TAG` holds the name that was passed to `make`, which becomes the tag of
+# its episodes.
 _SPEC = "_spa_spec"
 _TAG = "_spa_tag"
 
@@ -26,7 +27,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         name: a tag of the configuration (`spa env list`), an environment type, `LIBRARY:TASK` for
             another library's game, or `module:Class` for your own.
         config: the configuration that defines the tags.
-        options: options of the environment class, which override the tag's.
+        options: options of the environment class; they take precedence over those of the tag.
 
     Raises ConfigError for an unknown name or an invalid option.
 

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics of one evaluation. result: the content of the JSON result file. path: the path of
-    this file."""
+    """Metrics of one evaluation."""
 
-    result: Mapping[str, Any]
-    path: Path
+    result: Mapping[str, Any]  # content of the JSON result file
+    path: Path  # of the result file
 
     def pass_at(self, k: int, tag: str | None = None) -> Interval:
-        """Unbiased Pass@k with its 95 % bootstrap interval over puzzles; `n` counts puzzles.
+        """Return unbiased Pass@k with its 95 % bootstrap interval over puzzles. The interval's `n`
+        is the number of puzzles.
 
-        tag: one of the environments; required if there are several. Raises ConfigError if it is
-        missing, or if fewer than k attempts were played.
+        `tag` names an environment, and is required if there are several. Raises ConfigError if it
+        is missing or unknown, or if fewer than k attempts were played.
         """
         name = _tag_of(self.result, tag)
         interval = self.result["tags"][name].get(f"pass@{k}")
@@ -75,24 +75,24 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelEvaluation:
-    """The measured accuracy of a world model. result: the content of the JSON result file. path:
-    the path of this file."""
+    """The measured accuracy of a world model."""
 
-    result: Mapping[str, Any]
-    path: Path
+    result: Mapping[str, Any]  # content of the JSON result file
+    path: Path  # of the result file
 
     def prediction(self, tag: str | None = None) -> Interval:
-        """Share of exact predictions of the next state, with its 95 % bootstrap interval over
-        puzzles. tag: one of the environments; required if there are several."""
+        """Return the share of exact predictions of the next state, with its 95 % bootstrap interval
+        over puzzles. `tag` names an environment, and is required if there are several."""
         return _interval(self.result["tags"][_tag_of(self.result, tag)]["prediction_exact"])
 
     def observation(self, tag: str | None = None) -> Interval:
-        """Share of exact observations of the state; see `prediction`."""
+        """Return the share of exact observations of the current state, as `prediction` does for the
+        next state."""
         return _interval(self.result["tags"][_tag_of(self.result, tag)]["observation_exact"])
 
     def copying(self, tag: str | None = None) -> float:
-        """The copy baseline of `prediction`: the share of predictions that would be exact if they
-        repeated the current state."""
+        """Return the copy baseline of `prediction`: the share of exact predictions if the model
+        always repeated the current state."""
         name = _tag_of(self.result, tag)
         return self.result["tags"][name]["baselines"]["copy"]["prediction_exact"]
 
@@ -152,7 +152,8 @@ def evaluate(
         puzzles: number of puzzles; None takes `es_manager.val.env_groups`.
         overrides: overrides of the configuration.
         ks: the k of Pass@k. Default: 1, 2, 4 and so on up to the number of samples, at most 64.
-        prices: API prices per million input and output tokens. The result then contains the cost.
+        prices: API prices per million input and output tokens. If given, the result contains the
+            cost.
         output: the JSON file. Default: in `eval/` of the run.
 
     Raises SpaError if the model cannot be used, or if no episode could be completed.
@@ -225,8 +226,9 @@ def run_evaluation(
     loaded: tuple[Engine, ChatTemplate | None] | None = None,
     eval_set: EvalSet | None = None,
 ) -> Evaluation:
-    """Run an evaluation that `plan_evaluation` planned. loaded: an engine that already plays as
-    `target`. eval_set: played in place of the validation puzzles (see `eval_set_overrides`)."""
+    """Run an evaluation that `plan_evaluation` has planned. `loaded` is an engine that already
+    plays as `target`. `eval_set` is played instead of the validation puzzles (see
+    `eval_set_overrides`)."""
     result = recipe.evaluate_target(
         cfg,
         target,
@@ -276,13 +278,13 @@ def plan_evaluation(
     output: str | Path | None = None,
     suffix: str = "",
 ) -> tuple[Target, Config, Path]:
-    """Resolve the model to evaluate, its configuration, and the file of the result. Raises
+    """Resolve the model to evaluate, its configuration, and the path of the result file. Raises
     ConfigError or ModelError."""
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
-        # A Hub model or a policy has no configuration of its own. With a default configuration, its
-        # results would look comparable with others but would not be.
+        # A Hub model or a policy has no configuration of its own. There is no default for it,
+        # because results of different configurations look comparable but are not.
         given = str(getattr(model, "path", model))
         if config is None and find_target(given).config is None:
             # `runs/demo` may be a Hub name or a mistyped folder.
@@ -300,7 +302,8 @@ def plan_evaluation(
     # so that results of other models, configurations and games are kept.
     name = f"{target.label}-{slug(cfg.trainer.experiment_name)}-{slug(games)}{suffix}"
     path = Path(output) if output else root / f"{name}.json"
-    # The other result files have the same name with other endings.
+    # The other files of the result have the same name with other suffixes, so the suffix must be
+    # .json.
     if path.suffix != ".json":
         raise ConfigError(f"output is {path}; give a file whose name ends in .json")
     return target, cfg, path

@@ -1,4 +1,5 @@
-"""Show episodes in notebooks, with the function that another package registers as `episode_html`."""
+"""Show episodes in notebooks. The function that renders them, `episode_html`, is registered by
+another package."""
 
 from spa.plugins import load_plugin
 from spa.types import Episode

@@ -40,8 +40,8 @@ class Model:
     """A model, or a policy without a model (`random`, `expert`), that is ready to play. Create it
     with `load_model`.
 
-    config: the prompts, limits and sampling that `play` uses. template: None for engines that
-    return text without tokens.
+    `play` takes prompts, limits and sampling parameters from `config`. `template` is None for
+    engines that return text without tokens.
     """
 
     name: str
@@ -124,8 +124,8 @@ def play(
         model: a loaded model, or a name that `load_model` takes. Load it once to play many episodes.
         env: a TextEnv, which is played without its wrappers, or a name that `make` takes. A tag refers
             to the model's configuration.
-        seed: seed of the puzzle, of chance and of sampling. Seeds below 10 are the puzzles of the
-            prompts' sample responses, which show good moves.
+        seed: seed of the puzzle, of random outcomes and of sampling. Avoid seeds below 10: prompts
+            contain sample responses with good moves for these puzzles.
         config: the configuration, if the model is given by name.
 
     Raises SpaError if the model or the environment cannot be used. If the environment or an API
@@ -173,7 +173,7 @@ def play(
         max_model_len=max_model_len,
         env_timeout_s=cfg.es_manager.env_timeout_s,
     )
-    # A prompt that does not fit is a mistake in the configuration, so it raises an error. Other
-    # faults are recorded in the episode.
+    # A prompt that leaves no room for a response is a mistake in the configuration, so it raises an
+    # error. Other errors are recorded in the episode.
     check_room(episodes, sampling.max_tokens, max_model_len)
     return with_rewards(episodes, {tag: rewards})[0]

@@ -99,8 +99,8 @@ class Run:
             for file in folder.trajectory_files()
             if file.split == split
         ]
-        # There are separate files per seed and, unless `method` is given, per method. Use the
-        # newest step of any of them.
+        # There are separate files per seed and, unless `method` is given, per method. All of them
+        # are read at the same step, by default the newest in any file.
         wanted = max((file.step for file in files), default=None) if step is None else step
         paths = [file.path for file in files if file.step == wanted]
         if not paths:
@@ -170,8 +170,8 @@ def train(
     """Train, and return the run. Finished stages are reused and interrupted ones resume.
 
     Args:
-        config: a shipped name (`spa config list`), a YAML file, a folder with one, or a loaded
-            configuration.
+        config: name of a shipped configuration (`spa config list`), a YAML file, a folder with one,
+            or a loaded configuration.
         output_dir: the folder of the run. Default: `trainer.run_dir`.
         overrides: overrides of the configuration: `{"trainer.total_training_steps": 20}` or `key=value`
             texts.
@@ -206,10 +206,10 @@ def plan_training(
     ckpt: str | int | None = None,
     from_scratch: bool = False,
 ) -> "tuple[Config, list[Job]]":
-    """Return the configuration and the jobs that train these stages. Raises ConfigError for stages,
-    a method or a checkpoint that cannot be combined.
+    """Return the configuration and the jobs that train these stages. Raises ConfigError if the
+    stages, the method and the checkpoint cannot be combined.
 
-    If the run's folder belongs to a comparison, the run uses the recipe of that comparison.
+    If the run's folder belongs to a comparison, the run continues that comparison's method `spa`.
     """
     from spa.launch.job import Job
 
@@ -224,7 +224,7 @@ def plan_training(
             "only PPO alone can start from a checkpoint; choose the stage ppo alone, or remove the "
             "checkpoint"
         )
-    # All stages are one job: the recipe itself resumes the stages that exist.
+    # One job runs all stages. It resumes unfinished stages and reuses finished ones.
     if chosen == STAGES:
         return in_comparison(cfg), [Job(stage="run", generate_data=True if from_scratch else None)]
     # A job of a single stage archives its earlier work if `resume_mode` is `disable`; the job `run`
@@ -269,17 +269,18 @@ def compare(
     the results.
 
     Args:
-        config: a shipped name (`spa config list`), a YAML file, or a folder with one.
+        config: name of a shipped configuration (`spa config list`), a YAML file, or a folder with
+            one.
         methods: names (`spa config list methods`), or your own as `module:name`. Default:
             `compare.arms`.
-        sweep: values by key. Every combination is trained with `method`; stages that a key does not
-            change are shared.
+        sweep: mapping from a configuration key to its values. `method` is trained with every
+            combination. Stages that a key does not change are shared.
         seeds: number of full pipelines per method.
         controls: add the baseline in the world-model format and SPA with shuffled next states.
         method: the method that a sweep trains. Default: spa.
         output_dir: the folder of the comparison.
         overrides: overrides of the configuration, for all methods.
-        parallel: number of CPU processes that run at a time.
+        parallel: number of training processes that run at a time without a GPU.
 
     Raises SpaError with a message that names what to change.
     """
@@ -306,8 +307,8 @@ def configuration(
     method: str = "spa",
     seed: int = 0,
 ) -> Config:
-    """The configuration of training run number `seed` in `output_dir`. Raises ConfigError that
-    lists every problem."""
+    """Return the configuration of training run number `seed` in `output_dir`. Raises a ConfigError
+    that lists every problem."""
     texts = as_texts(overrides)
     if output_dir is not None:
         texts.append(f"trainer.run_dir={value_text(str(output_dir))}")

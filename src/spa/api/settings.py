@@ -14,8 +14,8 @@ Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def load_config(name: str | Path, overrides: Overrides = ()) -> Config:
-    """The configuration `name` (a shipped name, a YAML file, or a folder with one) with
-    `overrides`. Raises ConfigError listing every problem found."""
+    """Load the configuration `name` (a shipped name, a YAML file, or a folder with one) with
+    `overrides`. Raises a ConfigError that lists every problem."""
     return load.load_config(name, as_texts(overrides))
 
 
@@ -29,8 +29,8 @@ def as_texts(overrides: Overrides) -> list[str]:
 
 def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
     """Return the items of `value` as a list; a single string, number or mapping becomes a list of
-    one. Raises ConfigError, with the argument's name `name`, for an item that is not of type
-    `kind`."""
+    one. Raises ConfigError if an item is not of type `kind`. `name` is the argument's name, for the
+    message."""
     single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
     items = [value] if single else list(value)
     for item in items:

@@ -25,13 +25,13 @@ def play_report(
     resamples: int = 10_000,
     world_model: bool = False,
 ) -> dict[str, Any]:
-    """Every figure of one environment tag, as JSON-ready values.
+    """Compute all metrics of one environment tag, as JSON-ready values.
 
     Pass@k is the unbiased estimator averaged over puzzles, with a percentile bootstrap interval
     over puzzles. A puzzle with fewer than k finished attempts does not count for that k. A k
-    without any puzzle is left out. Ratios pool all attempts: they are shares of the executed
-    actions (`*_per_action`) or of the turns (`format_rate`, `cut_off`). `by_difficulty` has Pass@1
-    per difficulty.
+    without any puzzle is left out. Shares are pooled over all attempts: `*_per_action` are shares
+    of the executed actions, `format_rate` and `cut_off` shares of the turns. `by_difficulty` has
+    Pass@1 per difficulty.
     """
     attempts = [attempt for group in groups for attempt in group.attempts if attempt.played]
     turns = sum(attempt.turns for attempt in attempts)
@@ -76,9 +76,9 @@ def play_report(
 def pass_intervals(
     groups: Sequence[Group], ks: Iterable[int], *, seed: int, resamples: int
 ) -> dict[str, Any]:
-    """`pass@k` -> {mean, low, high, n} for every k for which some puzzle has enough attempts; n
-    counts puzzles."""
-    # reshape: without groups the array is [0], and the column below needs [0, 2].
+    """Return `pass@k` -> {mean, low, high, n}, for every k for which some puzzle has enough
+    attempts. `n` is the number of puzzles."""
+    # `reshape` gives the shape [0, 2] if there are no groups, so that the columns below exist.
     counts = np.array([group.counts for group in groups], dtype=np.int64).reshape(-1, 2)
     out = {}
     for k in ks:
@@ -105,7 +105,7 @@ def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list
 
 
 def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
-    """The reason for each missing Pass@k: fewer than k samples per puzzle."""
+    """Return an explanation for every Pass@k that needs more than `samples` samples per puzzle."""
     return {
         f"pass@{k}": f"Pass@{k} needs {k} samples per puzzle, but the validation has {samples}. "
         "Raise es_manager.val.group_size."
@@ -115,7 +115,7 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
-    """An interval as JSON-ready numbers, without its ends if they are NaN."""
+    """Return an interval as JSON-ready numbers. Its ends are left out if they are NaN."""
     # JSON has no NaN, so an interval that cannot be computed has no ends.
     ends = {"low": rounded(interval.low), "high": rounded(interval.high)}
     known = {} if isnan(interval.low) else ends

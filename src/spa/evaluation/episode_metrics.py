@@ -1,5 +1,5 @@
-"""Metrics of a policy from its episodes, and of the written searches in them, which are replayed and
-compared with the game."""
+"""Metrics of a policy, computed from its episodes. Searches that the episodes write are compared
+with the game."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,10 +21,11 @@ SHORTEST_RUN = 48
 
 
 def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """Metrics per environment tag as `<prefix>/<tag>/<name>`, under the original's names.
+    """Compute metrics per environment tag as `<prefix>/<tag>/<name>`. The names are those of the
+    original.
 
-    Ratios of actions are per executed action, over all episodes of the tag. Episodes that ended in
-    an error do not count.
+    Shares of actions are shares of all executed actions of the tag. Episodes that ended in an error
+    are only counted in `errors`.
     """
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
@@ -37,7 +38,7 @@ def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
 
 
 def pooled_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """The metrics of `episode_metrics`, without `errors`, over all tags together, as
+    """Compute the metrics of `episode_metrics`, except `errors`, over all tags together, as
     `<prefix>/<name>`."""
     played = [episode for episode in episodes if episode.stop is not StopReason.ERROR]
     return {f"{prefix}/{name}": value for name, value in _metrics(played).items()}
@@ -49,7 +50,7 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
     # The tag is part of the key, since two environments may use the same seed. So is the player:
     # both players of a game have the same puzzle.
     puzzles = [f"{episode.tag}/{episode.puzzle_seed}/{episode.seat}" for episode in episodes]
-    # The group size. A group that lost an episode to an error is smaller and has no Pass@k for the
+    # The configured group size. A group with failed episodes is smaller, and does not count for the
     # largest k.
     size = max(Counter(puzzles).values())
     infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
@@ -91,8 +92,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """Return whether a text ends with the same string, of at most 64 characters, repeated at least
-    four times and over 48 or more characters."""
+    """Return whether a text ends with repetitions of a string of at most 64 characters. They must
+    be at least four, and at least 48 characters long in total."""
     for period in range(1, LONGEST_PERIOD + 1):
         size = max(REPEATS * period, SHORTEST_RUN)
         tail = text[-size:]
@@ -103,8 +104,9 @@ def ends_in_a_loop(text: str) -> bool:
 
 
 def looping_share(responses: Sequence[tuple[str, bool]]) -> float:
-    """Share of responses that end in a loop. `responses`: text, and whether the length limit cut it
-    off. A loop never ends on its own, so only cut-off responses are checked."""
+    """Return the share of responses that end in a loop. Each response is its text, and whether the
+    length limit cut it off. Only responses that were cut off are checked, because a loop does not
+    end on its own."""
     return (
         sum(cut and ends_in_a_loop(text) for text, cut in responses) / len(responses)
         if responses
@@ -116,9 +118,9 @@ MakeEnv = Callable[[str], TextEnv]
 
 
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
-    """The score of each turn that wrote a search. Empty for other response formats, for episodes
-    that ended in an error, if the game has changed since the recording, or if its states have no
-    names or cannot be searched."""
+    """Return the score of each turn that wrote a search. Returns an empty list for other response
+    formats, for episodes that ended in an error, and if the game has changed since the recording.
+    The same holds if the game's states have no keys or cannot be searched."""
     form = format_of(episode.response_format)
     if episode.stop is StopReason.ERROR or not form.scored(episode):
         return []
@@ -128,11 +130,11 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     validation = episode.episode_id.startswith("val/")
     options = {"noise_seed": episode.noise_seed, "validation": validation}
     env.reset(seed=episode.puzzle_seed, options=options)
-    # If the puzzle has another hash, the game has changed since the recording, and scores would be
-    # about another puzzle.
+    # If the puzzle has another hash, the game has changed since the recording, and a score would be
+    # meaningless.
     if puzzle_hash(env) != episode.puzzle_hash:
         return []
-    # A search of all states may trigger a fault of the game that play did not.
+    # Searching all states may cause an environment error that did not occur during play.
     try:
         with boundary("searching the game's states", MAKING_S):
             reference = form.reference(env)
@@ -156,7 +158,8 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
 
 
 def rollout_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
-    """Metrics of episodes and of the searches written in them, as `<prefix>/<tag>/<name>`."""
+    """Compute metrics of episodes and of the searches that they write, as
+    `<prefix>/<tag>/<name>`."""
     played = episode_metrics(episodes, prefix)
     return played | episode_search_metrics(episodes, make_env, prefix)
 

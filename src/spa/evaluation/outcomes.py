@@ -1,5 +1,5 @@
-"""Compact records of an evaluation's episodes: enough for every figure of the report, small enough
-to store 64 attempts per puzzle."""
+"""Compact records of an evaluation's episodes. They suffice for every metric of the report, and are
+small enough to store 64 attempts per puzzle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from spa.worldmodel.accuracy import is_exact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One attempt at a puzzle, in counts that can be added up."""
+    """Counts of one attempt at a puzzle, which can be summed over attempts."""
 
     success: bool
     stop: str
@@ -25,25 +25,25 @@ class Outcome:
     invalid: int  # executed actions that the rules do not allow
     ineffective: int  # executed actions that changed nothing
     tokens: int | None  # sampled; None for engines without token ids
-    observed: int  # turns with the state exactly right; 0 outside the world-model format
-    predicted: int  # turns with the next state exactly right
-    # Turns whose next state equals the state: a copy of it would be an exact prediction. None in
-    # results of earlier versions.
+    observed: int  # turns with an exact observation; 0 outside the world-model format
+    predicted: int  # turns with an exact prediction
+    # Turns whose next state equals the state, so that copying the state is an exact prediction.
+    # None in results of earlier versions.
     unchanged: int | None = None
     error: str = ""
     searches: tuple[SearchScore, ...] = ()  # scores of the searches that the turns wrote
 
     @property
     def played(self) -> bool:
-        """False if an error of the engine or the environment ended the attempt; no figure counts
+        """False if an error of the engine or the environment ended the attempt. Metrics leave out
         such attempts."""
         return self.stop != StopReason.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All attempts at one puzzle. `difficulty`: fewest actions to the goal, or clues of a Sudoku;
-    None if unknown."""
+    """All attempts at one puzzle. `difficulty` is the smallest number of actions to the goal, or
+    the number of clues of a Sudoku; None if unknown."""
 
     tag: str
     group: int
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of attempts without an error, and of successes."""
+        """Number of attempts without an error, and number of successes among them."""
         played = [attempt for attempt in self.attempts if attempt.played]
         return len(played), sum(attempt.success for attempt in played)
 
@@ -92,7 +92,7 @@ class Group:
 
 
 def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcome:
-    """The counts of an episode, with the scores of the searches that it wrote."""
+    """Count an episode's results. `searches` are the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
     # The states of a malformed response count as wrong, even where they can be read.
     responses = [(turn, turn.response) for turn in episode.turns if turn.response.well_formed]
@@ -126,8 +126,8 @@ def group_of(
     *,
     searches: Callable[[Episode], Sequence[SearchScore]] = lambda episode: (),
 ) -> Group:
-    """The attempts at one puzzle, in the order of the members. `searches`: returns the scores of an
-    episode's searches."""
+    """Collect the attempts at one puzzle, in the order of the group's members. The function
+    `searches` returns the scores of an episode's searches."""
     first = episodes[0]
     return Group(
         tag=first.tag,

@@ -14,14 +14,14 @@ Puzzles = dict[str, tuple[int, int]]
 
 
 def outcomes(episodes: Iterable[Mapping[str, Any]]) -> Puzzles:
-    """Attempts and successes per puzzle of recorded episodes. Skips episodes that ended with an
-    error."""
+    """Count attempts and successes per puzzle in recorded episodes. Skips episodes that ended with
+    an error."""
     counts: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
         # Counting an episode that ended with an error as a loss would blame the policy.
         if episode.get("stop") != "error":
-            # The seed alone does not identify a puzzle: it makes another puzzle under other
-            # settings. Both players of a game have the same puzzle.
+            # The seed alone does not identify a puzzle, because the puzzle also depends on the
+            # settings. The two players of a game have the same puzzle but are counted separately.
             names = [episode.get(name) for name in ("tag", "puzzle_seed", "puzzle_hash")]
             names += [episode["seat"]] if "seat" in episode else []
             counts["/".join(map(str, names))].append(bool(episode.get("success")))
@@ -34,7 +34,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     Args:
         n: attempts per puzzle, any shape that broadcasts with `c`.
         c: successes per puzzle.
-        k: attempts that would be allowed.
+        k: number of attempts of which one has to succeed.
 
     Returns:
         One probability per puzzle; exactly 1 if n - c < k, and whether any attempt succeeded if n = k.
@@ -53,8 +53,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         )
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
-    # A product of ratios, because binomial coefficients of large n overflow. From i = n - c on, the
-    # factor is 0, which the maximum ensures.
+    # The product of ratios avoids binomial coefficients, which overflow for large n. From i = n - c
+    # on, the factors are 0, which the maximum ensures.
     fail = np.ones(attempts.shape)
     for i in range(k):  # the chance that attempts 1..k, sampled without replacement, all fail
         fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
@@ -64,7 +64,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
 def per_puzzle(
     successes: ArrayLike, puzzle_ids: ArrayLike
 ) -> tuple[NDArray, NDArray[np.int64], NDArray[np.int64]]:
-    """Counts per puzzle from one success flag and one puzzle id per episode, in any order.
+    """Count attempts and successes per puzzle, from one success flag and one puzzle id per episode
+    in any order.
 
     Returns:
         puzzle ids (sorted, unique), attempts n, successes c; each `[P]`.

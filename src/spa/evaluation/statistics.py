@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-# With this many training seeds an interval is over seeds, unless their means are all equal.
-# With fewer seeds it is over puzzles and ignores the variance between training runs.
+# With at least this many training seeds, an interval is over seeds, unless their means are all
+# equal. With fewer seeds, it is over puzzles and ignores the variance between training runs.
 MANY_SEEDS = 3
 _CHUNK = 1_000_000  # numbers held in memory at once
 
@@ -31,7 +31,7 @@ class Interval:
     high: float
     n: int  # independent units: puzzles (summed over seeds), runs or trials
     level: float = 0.95
-    over: Literal["puzzles", "seeds"] = "puzzles"  # what it is an interval over
+    over: Literal["puzzles", "seeds"] = "puzzles"  # the units that the interval is over
 
     @property
     def excludes_zero(self) -> bool:
@@ -45,8 +45,8 @@ def bootstrap_mean(
     """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval over
     puzzles.
 
-    Puzzles are resampled inside each training seed: the interval is about other puzzles for these
-    trained models. It does not cover other training seeds; `seeds_interval` does.
+    Puzzles are resampled within each training seed. So the interval covers other puzzles for the
+    same trained models, but not other training seeds (see `seeds_interval`).
 
     Args:
         values: one array `[P_s]` per training seed, one number per puzzle (for example its Pass@1).
@@ -76,7 +76,8 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
     """Mean over training seeds of the mean over puzzles, with Student's t interval over the seeds'
     means.
 
-    The interval is about other training seeds, and about other puzzles if each seed has its own.
+    The interval covers other training seeds, and also other puzzles if each seed has its own
+    puzzles.
 
     Args:
         values: one array `[P_s]` per training seed, one number per puzzle.
@@ -90,8 +91,8 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
         raise ValueError(
             "seeds_interval: give at least two training seeds, and at least one puzzle per seed"
         )
-    # Puzzles enter only through their seed's mean: with S seeds there are S independent
-    # observations, however many puzzles were played.
+    # Only the mean of each seed is used. With S seeds there are S independent observations, however
+    # many puzzles were played.
     means = np.asarray([part.mean() for part in strata])
     mean = float(means.mean())
     half = _half_width(means, level)
@@ -112,8 +113,8 @@ def _half_width(means: Floats, level: float) -> float:
 
 
 def t_quantile(level: float, df: int) -> float:
-    """The t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom, by bisection
-    of the closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """Return the t with P(|T| <= t) = `level` for Student's T with `df` degrees of freedom.
+    Computed by bisection of the closed form (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     # The substitution t = sqrt(df) tan(angle) maps t >= 0 to angles in [0, pi/2). P grows with the
     # angle, so halving the bracket 100 times reaches the limit of float64. This avoids a dependency
     # on SciPy.
@@ -143,7 +144,7 @@ def _t_within(angle: float, df: int) -> float:
 def paired_difference(
     first: Strata, second: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean difference first - second, paired by puzzle inside each training seed, with the interval
+    """Mean difference first - second, paired by puzzle within each training seed, with the interval
     of `_interval`.
 
     Raises:
@@ -166,8 +167,8 @@ def paired_difference(
 
 
 def _not_too_sure(interval: Interval, level: float) -> Interval:
-    """Widen an interval of zero width, which occurs if all puzzles have equal values: the upper end
-    of the Wilson interval of 0 successes in as many trials becomes its half-width."""
+    """Widen an interval of zero width, which occurs if all puzzles have equal values. Its
+    half-width becomes the upper end of the Wilson interval for 0 successes in `n` trials."""
     if interval.high - interval.low > 1e-9:
         return interval
     spread = wilson_interval(0, interval.n, level=level).high
@@ -175,12 +176,12 @@ def _not_too_sure(interval: Interval, level: float) -> Interval:
 
 
 def _interval(values: Strata, *, seed: int, level: float, resamples: int) -> Interval:
-    """`seeds_interval` for `MANY_SEEDS` seeds or more, otherwise `bootstrap_mean`. Also
-    `bootstrap_mean` if all seeds have equal means: with few puzzles ties are likely, and zero
-    variance would claim certainty."""
+    """Return `seeds_interval` for `MANY_SEEDS` seeds or more, otherwise `bootstrap_mean`. If all
+    seeds have equal means, return `bootstrap_mean` as well: with few puzzles ties are likely, and
+    an interval of zero width would claim certainty."""
     if len(values) >= MANY_SEEDS:
         interval = seeds_interval(values, level=level)
-        # Not == 0: each mean is a sum in its own order, so rounding may make equal means differ.
+        # Not `== 0`, because rounding may make equal means differ.
         if interval.high - interval.low > 1e-9:
             return interval
     return bootstrap_mean(values, seed=seed, level=level, resamples=resamples)
@@ -192,8 +193,8 @@ def paired_by_puzzle(
     seed: int,
     resamples: int = 10_000,
 ) -> Interval | None:
-    """`paired_difference` over the puzzles that both methods have; None if there is nothing to
-    pair.
+    """Return `paired_difference` over the puzzles that both methods have; None if there are no
+    seeds, or if a seed has no such puzzle.
 
     Args:
         pairs: per training seed, a mapping from puzzle to value for the first and the second method.
@@ -218,8 +219,8 @@ def rate_interval(
     """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, clipped to
     0..1.
 
-    If every puzzle has rate 0, or every puzzle rate 1, there is no variance; the Wilson interval
-    over puzzles takes its place.
+    If all rates are 0, or all are 1, they have no variance. The Wilson interval over puzzles is
+    then returned instead.
     """
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
@@ -232,7 +233,8 @@ def rate_interval(
 def _resample(
     values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator
 ) -> Floats:
-    """`statistic(draws, axis=1)` of samples of `values` `[P]` with replacement -> `[resamples]`."""
+    """Sample `values` `[P]` with replacement, and return the `statistic` of each sample as
+    `[resamples]`."""
     # Samples are made in blocks: 10,000 resamples of 6,000 puzzles, indices and values of 8
     # bytes each, would need 1 GB at once.
     rows = max(1, _CHUNK // len(values))
@@ -256,8 +258,8 @@ def _percentiles(mean: float, samples: Floats, n: int, level: float) -> Interval
 def iqm(values: ArrayLike) -> float:
     """Interquartile mean: the mean of the middle half of all values (arXiv 2108.13264).
 
-    A value that straddles a quartile is weighted by its share inside, so that few values work too:
-    three are weighted 1 : 4 : 1.
+    A value that straddles a quartile is weighted by its share inside, so the result is also defined
+    for few values: three are weighted 1 : 4 : 1.
 
     Raises:
         ValueError: there are no values.
@@ -281,8 +283,8 @@ def _iqm_rows(values: Floats) -> Floats:
 def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     """IQM over environments and runs (arXiv 2108.13264), with Student's t interval over runs.
 
-    Each run's own value is the IQM over environments; a bootstrap over three runs would have a
-    coverage of 0.8 at a nominal level of 0.95.
+    The interval is computed from one IQM over environments per run. A bootstrap over three runs
+    would have a coverage of only 0.8 at a nominal level of 0.95.
 
     Args:
         scores: one array `[runs]` per environment, scores of comparable scale (percent of the
@@ -361,7 +363,7 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
 def sentence(
     first: str, second: str, difference: Interval, *, scale: float = 100.0, unit: str = "points"
 ) -> str:
-    """The comparison first - second in plain words.
+    """Describe the comparison of two methods in plain words.
 
     Args:
         first: name of a method.
@@ -384,7 +386,7 @@ def sentence(
 
 
 def decimals(*numbers: float) -> int:
-    """The fewest decimals, at most 4, at which no number other than 0 prints as 0."""
+    """Return the smallest number of decimals, at most 4, at which no nonzero number prints as 0."""
     shown = [x for x in numbers if x != 0]
     return next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
 

@@ -1,5 +1,5 @@
-"""Format figures for people: shares in percent with one decimal, a dash for a missing value.
-Imports nothing heavy."""
+"""Format metrics for people: shares in percent with one decimal, a dash for a missing value.
+Imports no slow module."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ def percent(value: float | None) -> str:
 
 
 def on_puzzles(count: float, seen: float | None) -> str:
-    """Describe the puzzles of a figure: ` on unseen puzzles`, or how many of them were seen in
-    training; "" if that was not counted."""
+    """Describe the puzzles of a metric: ` on unseen puzzles`, or how many of the `count` puzzles
+    were seen in training. Returns "" if `seen` is None, which means not counted."""
     if seen is None:
         return ""
     return (
@@ -22,8 +22,8 @@ def on_puzzles(count: float, seen: float | None) -> str:
 
 
 def interval_text(interval: Mapping[str, float] | None, *, sign: str = "") -> str:
-    """A mean with the ends of its interval, from `interval_json`: `12.3 [10.0, 15.1]`, or the mean
-    alone if it has no ends; `sign` "+" shows the sign."""
+    """Format an interval from `interval_json` in percent: `12.3 [10.0, 15.1]`, or the mean alone if
+    it has no ends. With `sign="+"`, positive numbers get a sign."""
     if not interval:
         return "–"
     mean, *ends = (

@@ -1,15 +1,13 @@
-"""Render the text around a game: the first prompt, the message after every response, and a sample
+"""Render the prompts of a game: the first prompt, the message after every response, and a sample
 response.
 
-The layout follows the original's `SPA_agent/ctx_manager.py` (system line, instruction + legend +
-actions + turn block, then reward + turn block), but not its wording. Every limit that a prompt
-states is enforced.
+The layout follows the original's `SPA_agent/ctx_manager.py`, but the wording does not. The first
+prompt has a system line, instruction, legend, actions and a turn block. Later messages have the
+reward and a turn block. Every limit that a prompt states is enforced.
 
-The sample response of world-model prompts has a few good moves of a real game, the plan in words,
-and the resulting state.
-
-Models copy the sample, so it has to show the desired behaviour: moves with an effect, a changed
-next state, and no slips.
+World-model prompts contain a sample response: a few good moves of a real game, the plan in words,
+and the resulting state. Models imitate the sample, so it has to show the desired behaviour: moves
+with an effect, a changed next state, and no slips.
 """
 
 from dataclasses import dataclass
@@ -34,17 +32,8 @@ _STATE_NEXT = "the state after your actions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompter:
-    """Renders the messages of one environment tag. It holds only settings; the methods get the game
-    as an argument.
-
-    instruction: text that replaces the environment's own rules (the original's `env_instruction`);
-    None or "" keeps them. max_words: the length hint of the prompt, in words. example: a sample
-    response for the world-model format (`sample_response`); "" shows none. show_legal_actions: list
-    the allowed actions in every turn, if they can be listed. placeholders: write the blanks of the
-    format in brackets or as plain words. response_format: name of the format of responses.
-    imagined_plans: number of plans that "choose_plan" requests. history: whether a turn's prompt
-    contains the earlier turns; if not, it has only the rules and the current state.
-    """
+    """Renders the messages of one environment tag. It contains only settings; its methods get the
+    game as an argument."""
 
     mode: PromptMode = "base"
     state_text: StateText = "grid_and_coords"
@@ -53,13 +42,16 @@ class Prompter:
     max_turn: int = 5
     max_actions_per_turn: int = 5
     max_actions_per_traj: int = 10
-    max_words: int = 100
+    max_words: int = 100  # length limit that the prompt states, in words
+    # text that replaces the environment's own rules (the original's `env_instruction`); None or ""
+    # keeps them
     instruction: str | None = None
-    example: str = ""
-    show_legal_actions: bool = False
-    placeholders: Placeholders = "brackets"
+    example: str = ""  # sample response for the world-model format (`sample_response`); "": none
+    show_legal_actions: bool = False  # list the legal actions in every turn, if they can be listed
+    placeholders: Placeholders = "brackets"  # write blanks as `[actions]` or as `actions`
     response_format: str = "prediction_first"
-    imagined_plans: int = 2
+    imagined_plans: int = 2  # number of plans that the format "choose_plan" requests
+    # True: a turn's prompt contains the earlier turns. False: only the rules and the current state.
     history: bool = True
 
     @property
@@ -71,9 +63,9 @@ class Prompter:
     def first_messages(
         self, env: TextEnv, *, turn: int = 1, actions_left: int | None = None
     ) -> tuple[Message, ...]:
-        """Render the system message and the first user message of a conversation. turn: number of
-        its first turn, which can be above 1 only without history. actions_left: None means all
-        actions of an episode. Raises ConfigError for images without history."""
+        """Render the system message and the first user message of a conversation that begins with
+        turn `turn`. It can begin after turn 1 only without history. If `actions_left` is None, no
+        action of the episode has been taken. Raises ConfigError for images without history."""
         pictured = env.image() is not None
         # Without history every turn is a conversation of its own, but an episode keeps its images for
         # a single conversation.
@@ -106,8 +98,8 @@ class Prompter:
         return ({"role": "system", "content": SYSTEM}, {"role": "user", "content": text})
 
     def next_message(self, env: TextEnv, *, turn: int, actions_left: int, reward: float) -> Message:
-        """The user message before turn `turn` (counted from 1): the last turn's reward and the new
-        state."""
+        """Render the user message before turn `turn` (counted from 1), with the last turn's reward
+        and the new state."""
         block = self._turn_block(env, turn, actions_left)
         return {"role": "user", "content": f"Reward: {format_reward(reward)}\n\n{block}"}
 
@@ -126,8 +118,8 @@ class Prompter:
         if legal:
             state += f"{_LEGAL}{', '.join(legal)}"
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
-        # If the rules already give the format, as for a search without a word limit, no reminder is
-        # needed.
+        # Some formats, such as written searches, state their format once in the rules and have no
+        # word limit. They need no reminder.
         if self._asked_once(env):
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
@@ -138,8 +130,8 @@ class Prompter:
         return format_of(self.response_format)
 
     def _asked_once(self, env: TextEnv) -> str:
-        """The format request that appears once in the rules instead of in every turn; "" if there
-        is none."""
+        """Return the description of the format that the rules contain, if the response format gives
+        it there and not in every turn; otherwise ""."""
         thinks = self.mode == "base" and self.enable_think
         return self.form.asks(env, self._blank) if thinks else ""
 
@@ -161,15 +153,16 @@ class Prompter:
 
 
 def listed_actions(message: str, state: str) -> str:
-    """The legal actions that a turn's message lists after its state; "" if it lists none."""
+    """Return the legal actions that a turn's message lists after its state, as text; "" if it lists
+    none."""
     # Take the last occurrence, since the rules before it may quote a state.
     _, marker, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
     return rest.partition(_LEFT)[0] if marker else ""
 
 
 def shown_state(message: str) -> str:
-    """The state that a later turn's message shows; "" if the message does not have the layout of a
-    turn."""
+    """Return the state that a message after the first turn shows; "" if the message does not have
+    the layout of a turn."""
     # A later message has no rules, so the first marker belongs to its state.
     rest = message.partition(STATE)[2].rpartition(_LEFT)[0]
     state, listed, _ = rest.rpartition(_LEGAL)
@@ -191,17 +184,17 @@ SEEDS = range(10)
 """Puzzle seeds that are tried for sample responses. The shipped configurations and `spa.play` use
 higher seeds by default, so that samples do not show their puzzles."""
 ONE_SHOT = 3
-"""From this seed on, a sample that wins with fewer moves than wanted is accepted, because the game
-may not need more."""
+"""From this seed on, `sample_response` accepts a sample that wins with fewer moves than wanted,
+because the game may not need more."""
 NOISES = range(4)
 MOVES = 3
-"""Number of actions in a sample, if the turn and the game allow as many."""
+"""Largest number of actions in a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """A played sample: the state before the actions, the actions, the state after them, and whether
-    they ended the game."""
+    the game is over."""
 
     before: str
     actions: tuple[str, ...]
@@ -213,9 +206,10 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
     """Generate a sample response for `prompter` by playing on `env`, a separate instance; "" if
     none is found.
 
-    The actions are the environment's `example_actions`. `reset` gets the option `sample`, with
-    which an environment may leave out chance that makes actions fail. The first puzzle and noise
-    seed in which all actions work is used, else the one with the most actions.
+    Plays the environment's `example_actions`. `reset` gets the option `sample`, for which an
+    environment may turn off randomness that makes actions fail. Tries puzzle and noise seeds in
+    order, and uses the first in which all actions work. If there is none, uses the one with the
+    most working actions.
     """
     wanted = min(MOVES, prompter.max_actions_per_turn)
     best: Played | None = None
@@ -237,8 +231,9 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """Play the environment's example actions from its current state, until one has no effect.
-    Returns None if no action had an effect, or if one moved away from the goal or lost the game."""
+    """Play the environment's example actions from its current state, and stop at the first without
+    an effect. Returns None if none has an effect, or if one does not bring the goal nearer or loses
+    the game."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False

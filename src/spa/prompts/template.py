@@ -1,8 +1,8 @@
 """Convert messages to tokens, once and in one direction.
 
-An episode's tokens are append-only: the chat template's text is tokenized when it is sent, and
-responses are kept as the sampled ids. Nothing is rendered or tokenized again or searched for later,
-so the mask of sampled tokens is correct for every model family.
+An episode's tokens are append-only. The text of the chat template is tokenized once, when it is
+sent, and responses stay the sampled ids. Because nothing is rendered, tokenized or searched again
+later, the mask of sampled tokens is correct for every model family.
 
 `check_tokens` compares the tokens that are appended turn by turn with a rendering of the whole
 conversation.
@@ -37,7 +37,7 @@ NOT_SEEING = (
     "model (such as Qwen2-VL or LLaVA) with the files of its image processor, or set "
     "render_mode: text in custom_envs."
 )
-# Placeholders that no template contains, so that they can be found in rendered text.
+# Placeholders that no template contains. They mark the position of messages in rendered text.
 _BEFORE = "BEFOREPLACEHOLDER"
 _AFTER = "AFTERPLACEHOLDER"
 
@@ -45,14 +45,14 @@ _AFTER = "AFTERPLACEHOLDER"
 class ChatTemplate:
     """Converts messages to tokens with a tokenizer's chat template, which is parsed once.
 
-    It renders short conversations with placeholders to find the text between a response and the
-    next user message, and between that message and the next response: every later turn needs only
-    these. pinned: the reason why another template replaces it, "" if it is used unchanged
-    (spa.prompts.template_parts). tokenizer: a copy with the template in use.
+    It renders short conversations with placeholders to find the texts around a user message. Later
+    turns need only these texts. `pinned` is the reason why another template replaces the
+    tokenizer's own, or "" if it is used unchanged (`spa.prompts.template_parts`). `tokenizer` is a
+    copy that has the template in use.
 
-    images: the spa.models.vision.ImageReader of a vision model; None for a text-only model, or if
-    the template writes images in an unknown way. stop_ids: ids that end a response, besides those
-    of tokenizer and template (from the model's generation config).
+    `images` is the `spa.models.vision.ImageReader` of a vision model. The attribute of this name is
+    None for a text-only model, or if the template writes images in an unknown way. `stop_ids` are
+    additional ids that end a response, from the model's generation config.
 
     Raises ModelError if the tokenizer has no chat template, or one that does not keep the messages
     in order.
@@ -92,7 +92,7 @@ class ChatTemplate:
     def start(
         self, messages: tuple[Message, ...], prefill: str, images: Sequence[bytes] = ()
     ) -> list[int]:
-        """Token ids of the first prompt: messages, generation prompt, prefill.
+        """Return the token ids of the first prompt: messages, generation prompt and prefill.
 
         Control tokens in a message are encoded as plain text.
         """
@@ -107,8 +107,8 @@ class ChatTemplate:
         return (text.replace(guard, "") if guard else text), ids, ends
 
     def _begun(self, messages: tuple[Message, ...]) -> tuple[str, str]:
-        """Render the first prompt with guards in its messages (see `TextTokens.guarded`). Returns
-        the text and the guard."""
+        """Render the first prompt without the prefill, with guards in its messages (see
+        `TextTokens.guarded`). Returns the text and the guard."""
         talk = list(messages) if self.has_system else without_system(messages)
         # The template requires a system message, so an empty one is added.
         if self.parts.user_open is None and talk and talk[0]["role"] != "system":
@@ -125,11 +125,11 @@ class ChatTemplate:
         response: Sequence[int] = (),
         images: Sequence[bytes] = (),
     ) -> list[int]:
-        """Token ids between a response and the next: end marker, user message, generation prompt,
-        prefill.
+        """Return the token ids between two responses: end marker, user message, generation prompt
+        and prefill.
 
-        response: the ids of the response, or the last of them. The part of the end marker that the
-        model has sampled is not written again.
+        `response` has the ids of the first response, or at least its last ones. If the model has
+        sampled a part of the end marker, this part is not repeated.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
@@ -137,11 +137,11 @@ class ChatTemplate:
         return self._encode_with(text, images, guard, first=False)[self._sampled_end(response) :]
 
     def _sampled_end(self, response: Sequence[int]) -> int:
-        """Number of end-marker tokens that a response already ends with."""
+        """Return the number of leading end-marker tokens with which a response already ends."""
         end = self.end_ids
         tail = [int(i) for i in response[-len(self.end_ids) :]]
-        # If the marker's last token was sampled, the whole marker counts as present, because nothing
-        # may be inserted before a sampled token.
+        # If the last token of the marker was sampled, the whole marker counts as present. Missing
+        # tokens cannot be inserted before a sampled token.
         if tail and tail[-1] == end[-1]:
             return len(end)
         # A response that was truncated inside the marker ends with the first part of the marker.
@@ -168,17 +168,17 @@ class ChatTemplate:
         return self.end_ids[-1]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text that is already rendered."""
+        """Return the token ids of rendered text."""
         return self._tokens.encode(text)
 
     def _encode_with(
         self, text: str, images: Sequence[bytes], guard: str, *, first: bool
     ) -> list[int]:
-        """Token ids of rendered text, with image tokens for the images (PNG files) in place of
-        IMAGE.
+        """Return the token ids of rendered text. The image tokens of `images` (PNG files) replace
+        the IMAGE placeholders.
 
-        Raises ModelError for images with a text-only model, or if the number of IMAGE marks differs
-        from the number of images.
+        Raises ModelError for images with a text-only model, or if the number of placeholders
+        differs from the number of images.
         """
         if self.images is None and images:
             raise ModelError(NOT_SEEING)
@@ -195,7 +195,7 @@ class ChatTemplate:
             self.images.processor.save_pretrained(folder)
 
     def decode_response(self, ids: np.ndarray | list[int]) -> str:
-        """The text of sampled ids, without an end marker."""
+        """Return the text of sampled ids, without an end marker or a stop token at their end."""
         ids = [int(i) for i in ids]
         if ids[-len(self.end_ids) :] == self.end_ids:
             ids = ids[: -len(self.end_ids)]
@@ -204,13 +204,14 @@ class ChatTemplate:
         return self._tokens.decode_after(ids)
 
     def token_text(self, token: int) -> str:
-        """The text of one id after other text, as `decode_response` decodes it."""
+        """Return the text of one id that follows other text, as `decode_response` decodes it.
+        Cached."""
         if token not in self._token_texts:
             self._token_texts[token] = self.decode_response([token])
         return self._token_texts[token]
 
     def _find_image_text(self, template: str) -> str:
-        """Find the template's text for an image between two texts; empty if the template does not
+        """Return the text that the template writes for an image; "" if the template does not
         support images."""
         parts = [
             {"type": "text", "text": _BEFORE},
@@ -227,8 +228,9 @@ class ChatTemplate:
         return between if marker and end else ""
 
     def _with_end(self, parts: Parts) -> Parts:
-        """Add the end of a response to the parts: white space and the first special token after it,
-        or the end-of-sequence token if the template writes none."""
+        """Set `end` of the parts: the first special token that the template writes after a
+        response, with the white space before it. If it writes none, use the end-of-sequence
+        token."""
         control = self._tokens.special_ids | self._stops_of_tokenizer()
         # A begin-of-sequence token may follow a response but does not end it.
         if (
@@ -265,7 +267,7 @@ class ChatTemplate:
 
 
 class TokenBuffer:
-    """The tokens of one episode, append-only. Built by the rollout, frozen into arrays at the end."""
+    """The tokens of one episode. The rollout appends to it and finally converts it to arrays."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class TokenBuffer:
         return len(self._ids) - self._begin
 
     def ids(self) -> np.ndarray:
-        """The ids that the engine continues, int32 [T]."""
+        """Return the ids of the current conversation, which the engine continues; int32 [T]."""
         return np.asarray(self._ids[self._begin :], dtype=np.int32)
 
     def restart(self, ids: Sequence[int]) -> None:
@@ -322,7 +324,8 @@ class TokenBuffer:
         return self._template.follow(text, self._prefill, response=response, images=images)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """token_ids int32, sampled bool, logprobs float32, turn_index int16; each [T]."""
+        """Return token_ids int32, sampled bool, logprobs float32 and turn_index int16 of all
+        conversations; each [T]."""
         return {
             "token_ids": np.asarray(self._ids, dtype=np.int32),
             "sampled": np.asarray(self._sampled, dtype=np.bool_),
@@ -332,15 +335,15 @@ class TokenBuffer:
 
 
 PREFILLS = ("<think>", "<answer>")
-_LONGEST = 4000  # number of tokens that are compared
+_LONGEST = 4000  # largest number of tokens that are compared
 
 
 def check_tokens(template: ChatTemplate) -> None:
-    """Compare conversations of several turns token by token.
+    """Check that the tokens of test conversations are the same turn by turn and as a whole.
 
-    A sampled response starts a new token, but a server that tokenizes the conversation as text may
-    merge the last character of the prefill with the first of the response. Raises ModelError for
-    any other difference.
+    Differences are allowed where a response begins or ends. There, a server that tokenizes the
+    whole text may merge characters that belong to separate tokens in an episode. Raises ModelError
+    for any other difference.
     """
     leads: list[list[Message]] = [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
@@ -353,7 +356,7 @@ def check_tokens(template: ChatTemplate) -> None:
 
 
 def prefill_of(messages: Sequence[Message]) -> str:
-    """The prefill that all responses of a conversation begin with; "" if there is none."""
+    """Return the prefill with which all responses of a conversation begin; "" if there is none."""
     responses = [message["content"] for message in messages if message["role"] == "assistant"]
     return next(
         (
@@ -366,7 +369,7 @@ def prefill_of(messages: Sequence[Message]) -> str:
 
 
 def appended(template: ChatTemplate, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """Tokenize a conversation that ends with a user message as an episode does, turn by turn.
+    """Tokenize a conversation turn by turn, as in an episode. It must end with a user message.
     Returns the ids, up to the next response's prefill, and the positions where responses begin and
     end."""
     prefill = prefill_of(messages)
@@ -390,8 +393,8 @@ def served_ids(template: ChatTemplate, messages: Sequence[Message]) -> list[int]
 
 
 def joined_borders(ours: list[int], served: list[int], borders: Sequence[int]) -> int:
-    """Count the differences between the ids. Raises ModelError if one is not at a border of a
-    response."""
+    """Count the differences between the two lists of ids. Raises ModelError if one is not where a
+    response begins or ends."""
     if ours == served:
         return 0
     # The comparison below is quadratic in the length.

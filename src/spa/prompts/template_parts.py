@@ -4,13 +4,11 @@ append-only.
 Templates are third-party code: transformers renders them in its sandbox, and any error becomes a
 ModelError.
 
-A template is compared with its own parts, so that a model is served with the text that it was
-trained on.
-
 Episodes are append-only, while a server renders the whole conversation for every turn. With some
-templates both give the same text; others remove thoughts or white space from the history, number
-the turns, move the system message or write the date. These are replaced (pinned) by a template that
-writes the trained text, which every checkpoint contains.
+templates both give the same text. Others remove thoughts or white space from the history, number
+the turns, move the system message or write the date. Training and serving would then differ. Such a
+template is replaced (pinned) by one that writes the text of training, and every checkpoint contains
+the replacement.
 """
 
 import re
@@ -51,30 +49,25 @@ class TemplateFault(ModelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The texts that a template writes around messages.
+    """The texts that a template writes around messages."""
 
-    system_open: before a system message; system_user: between it and the first user message; both
-    None if the template refuses a system message. user_open: before a first user message without a
-    system message, None if refused. user_end: after the last user message without a generation
-    prompt. after_user: from a user message to the beginning of the response. after_response: from
-    the end of a response to the next user message. end: the part of it that ends the response.
-    trims: whether white space is stripped on the left and right of user messages. trims_first: the
-    same for the user message after a system message.
-    """
-
+    # Before a system message, and between it and the first user message. Both are None if the
+    # template refuses a system message.
     system_open: str | None
     system_user: str | None
+    # before a first user message without a system message; None if the template refuses that
     user_open: str | None
-    user_end: str
-    after_user: str
-    after_response: str
-    end: str = ""
+    user_end: str  # after the last user message, without a generation prompt
+    after_user: str  # from the end of a user message to the beginning of the response
+    after_response: str  # from the end of a response to the next user message
+    end: str = ""  # the part of `after_response` that ends the response
+    # whether the template strips white space on the left and right of user messages
     trims: tuple[bool, bool] = (False, False)
-    trims_first: tuple[bool, bool] = (False, False)
+    trims_first: tuple[bool, bool] = (False, False)  # the same for the one after a system message
 
     @property
     def plain_open(self) -> str:
-        """The text before a first user message without a system message; it has an empty system
+        """Text before a first user message without a system message. It contains an empty system
         message if the template requires one."""
         return (
             self.user_open
@@ -83,19 +76,21 @@ class Parts:
         )
 
     def texts(self) -> list[str]:
-        """Everything that the template writes around messages."""
+        """Return all texts that the template writes around messages."""
         parts = (getattr(self, name) for name in self.__slots__)
         return [text for text in parts if isinstance(text, str)]
 
     def trimmed(self, text: str, *, first: bool = False) -> str:
-        """A user message as the template writes it. first: it follows a system message."""
+        """Return a user message as the template writes it. `first` is True if the message follows a
+        system message."""
         left, right = self.trims_first if first else self.trims
         text = text.lstrip() if left else text
         return text.rstrip() if right else text
 
 
 def read_template(tokenizer: Any) -> str:
-    """The text of a tokenizer's chat template. Raises ModelError if there is none."""
+    """Return the text of a tokenizer's chat template. Raises ModelError if there is none, or
+    several without a default."""
     name = getattr(tokenizer, "name_or_path", "this model")
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
@@ -113,8 +108,8 @@ def read_template(tokenizer: Any) -> str:
 
 
 def renderer(tokenizer: Any, template: str) -> Render:
-    """Return a function that renders conversations as a server does, with only the settings of a
-    plain request."""
+    """Return a function that renders conversations as a server does for a plain request without
+    tools or documents."""
 
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
@@ -162,13 +157,13 @@ def take_apart(render: Render) -> Parts:
             "The chat template drops or reorders messages, so multi-turn episodes cannot "
             "use it. Name another template in actor_rollout_ref.model.chat_template."
         )
-    # The header before a finished response may be longer than the generation prompt. Either the
-    # template has no generation prompt, or the model writes the rest of the header (such as a
-    # channel's name) itself. Responses begin after the whole header.
+    # The header of a finished response may be longer than the generation prompt. Then the template
+    # has no generation prompt, or the model itself writes the rest of the header, such as the name
+    # of a channel. Responses begin after the whole header.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
     user_end = render([*lead, *_talk(FIRST, RESPONSE, USER)], generation=False).partition(USER)[2]
-    # Tabs show on which side the template strips user messages.
+    # The tabs show whether the template strips white space on the left or right of user messages.
     padded = f"\t{USER}\t"
     trims = _trims(render([*lead, *_talk(FIRST, RESPONSE, padded)]))
     behind = (
@@ -207,7 +202,7 @@ def _talk(*texts: str) -> list[Message]:
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:
-    """The same messages with the system text prepended to the first user message."""
+    """Return the messages with the system text prepended to the first user message."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return list(messages)
     system, user, *rest = messages
@@ -215,8 +210,8 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def written(parts: Parts, messages: Sequence[Message]) -> str:
-    """The text of a conversation that ends with a user message, appended turn by turn as in an
-    episode."""
+    """Return the text of a conversation that ends with a user message, written turn by turn as in
+    an episode."""
     talk = without_system(messages) if parts.system_open is None else list(messages)
     if talk[0]["role"] == "system":
         text = f"{parts.system_open}{talk.pop(0)['content']}{parts.system_user}"
@@ -235,15 +230,16 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
 
 def literal(text: str) -> str:
     """A text as a Jinja string literal."""
-    # Backslashes first, or those of the other escapes would be doubled.
+    # Backslashes are escaped first, because the other escapes add backslashes.
     text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{text}'"
 
 
 def pinned_template(parts: Parts, image_text: str = "") -> str:
-    """An append-only template that writes exactly what `written` writes.
+    """Return an append-only template that writes exactly what `written` writes.
 
-    image_text: text for an image in a message of several parts, for vision models.
+    `image_text` is the text for an image in a message of several parts. It is "" for text-only
+    models.
     """
     user = "text(message)" if image_text else "message['content']"
     trim = {
@@ -330,8 +326,8 @@ def examine(
     """Choose the template for training and serving. Returns the template, its parts, and the reason
     why it replaces the model's own template ("" if it does not).
 
-    render_with: returns the rendering function of a template. end_of: fills in the end of a
-    response, which only the tokenizer knows.
+    `render_with` returns the rendering function of a template. `end_of` fills in `Parts.end`, which
+    depends on the tokenizer.
 
     Raises ModelError if no conversation can be rendered, if the template loses messages, or if
     there is no equivalent append-only template.
@@ -358,8 +354,8 @@ def examine(
 
 
 def difference(render: Render, parts: Parts) -> str:
-    """Describe the first difference between rendered conversations and the same appended turn by
-    turn with `parts`; "" if there is none."""
+    """Compare test conversations that are rendered as a whole with the same conversations written
+    turn by turn with `parts`. Returns a description of the first difference, or ""."""
     # Templates that require a system message are compared only with one.
     leads: list[list[Message]] = [[SYSTEM_TURN]] if parts.user_open is None else [[SYSTEM_TURN], []]
     for lead, (users, responses) in product(leads, CONVERSATIONS):
@@ -375,7 +371,7 @@ def difference(render: Render, parts: Parts) -> str:
 
 
 def alternate(users: Sequence[str], responses: Sequence[str]) -> list[Message]:
-    """Messages that alternate between users and responses."""
+    """Return a conversation that alternates between user messages and responses."""
     talk: list[Message] = [{"role": "user", "content": users[0]}]
     for response, user in zip(responses, users[1:], strict=True):
         talk += [{"role": "assistant", "content": response}, {"role": "user", "content": user}]

@@ -1,9 +1,9 @@
 """Convert text to tokens and back inside a conversation: in the context of the preceding text, with
 control tokens in messages encoded as plain text.
 
-Some tokenizers add a space before a text, and remove one when they decode. A text that follows
-another is therefore encoded and decoded after an anchor, a character that never merges with its
-neighbours.
+Some tokenizers add a space at the start of a text, and remove one when they decode. A text that
+follows another is therefore encoded and decoded after an anchor. The anchor is a character that
+never merges with its neighbours.
 """
 
 import re
@@ -22,7 +22,8 @@ _PROBES = ("x", " x", "<", "\n")
 
 
 class TextTokens:
-    """A tokenizer for pieces of a conversation. special_ids: the ids of its control tokens."""
+    """Tokenizes pieces of a conversation. `special_ids` are the ids of the tokenizer's control
+    tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -49,17 +50,17 @@ class TextTokens:
         self._control = self._pattern(self._texts)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text at the beginning of a conversation."""
+        """Return the token ids of text at the beginning of a conversation."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode_after(self, text: str) -> list[int]:
-        """Token ids of text that follows other text."""
+        """Return the token ids of text that follows other text."""
         if not self._anchor or not text:
             return self.encode(text)
         return self.encode(self._anchor + text)[len(self._base) :]
 
     def decode_after(self, ids: Sequence[int]) -> str:
-        """The text of ids that follow other text."""
+        """Return the text of ids that follow other text."""
         if not self._anchor:
             return self.decode(ids)
         return self.decode([*self._base, *ids])[len(self.decode(self._base)) :]
@@ -67,7 +68,7 @@ class TextTokens:
     def encode_with_ends(self, text: str, *, after: str) -> tuple[list[int], list[int]]:
         """Tokenize text that follows the text `after`, with control tokens encoded as plain text.
         Returns the token ids, and the position in the text at which each token ends."""
-        # Most tokenizers encode text after a control token as they do at the start of a text.
+        # After a control token, most tokenizers encode text as they do at the start of a text.
         border = self._control is not None and any(
             match.end() == len(after) for match in self._control.finditer(after)
         )
@@ -75,8 +76,8 @@ class TextTokens:
         return self.pieces_with_ends(told, guard, first=border)
 
     def encode_pieces(self, text: str, guard: str, *, first: bool) -> list[int]:
-        """Tokenize guarded text. first: the text is at the beginning of a conversation; otherwise
-        it follows other text."""
+        """Tokenize guarded text. `first` is True at the beginning of a conversation, and False if
+        the text follows other text."""
         pieces = text.split(guard) if guard else [text]
         ids = self.encode(pieces[0]) if first else self.encode_after(pieces[0])
         for piece in pieces[1:]:
@@ -101,8 +102,8 @@ class TextTokens:
     def pieces_with_ends(
         self, text: str, guard: str, *, first: bool
     ) -> tuple[list[int], list[int]]:
-        """Tokenize guarded text. Returns the token ids, and the position at which each token ends
-        in the text without guards. first: the text is at the beginning of a conversation."""
+        """Tokenize guarded text; `first` as in `encode_pieces`. Returns the token ids, and the
+        position at which each token ends in the text without guards."""
         ids: list[int] = []
         ends: list[int] = []
         done = 0
@@ -116,7 +117,7 @@ class TextTokens:
         return ids, ends
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids at the beginning of a conversation."""
+        """Return the text of ids at the beginning of a conversation."""
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -158,6 +159,6 @@ def encode_with_ends(tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]
         ends = [end for _, end in encoded["offset_mapping"]]
         return np.asarray(encoded["input_ids"], dtype=np.int64), np.asarray(ends, dtype=np.int64)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    # Slow tokenizers give no offsets, so growing prefixes are decoded.
+    # Slow tokenizers return no offsets, so each end is the length of a decoded prefix.
     ends = [len(tokenizer.decode(ids[: i + 1], skip_special_tokens=False)) for i in range(len(ids))]
     return np.asarray(ids, dtype=np.int64), np.asarray(ends, dtype=np.int64)

@@ -1,9 +1,9 @@
 """Map tokens to the spans of the decoded text that they cover.
 
-A character may be split into several tokens (bytes). Until the last of these tokens has been
-decoded, the bytes decode to replacement characters; with some tokenizers (Gemma, Mistral), to
-several. So a decoded prefix may become shorter when a token is added, but the part that it has in
-common with the whole text never does.
+A character may be split into several tokens (bytes). Until the last of them has been decoded, they
+decode to one or, with some tokenizers (Gemma, Mistral), several replacement characters. So adding a
+token may make the decoded prefix shorter. The part that it has in common with the whole text never
+becomes shorter.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,12 +15,12 @@ from spa.prompts.template import ChatTemplate
 
 
 def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> list[tuple[int, int]]:
-    """For each token, its (begin, end) in the decoded text, in characters. Tokens that share a
-    character all span it."""
+    """Return, for each token, its (begin, end) in characters of the decoded text. Tokens that share
+    a character all cover the whole character."""
     ids = [int(token) for token in ids]
     text = template.decode_response(ids)
     parts = [template.token_text(token) for token in ids]
-    # In the usual case, no token is only part of a character.
+    # Usually no character is split into several tokens.
     if "".join(parts) == text:
         ends = list(accumulate(map(len, parts)))
         return list(zip([0, *ends], ends, strict=False))
@@ -30,7 +30,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
         read = template.decode_response(ids[: place + 1])
         begin = whole
         whole = max(whole, _in_common(read, text))
-        half = not text.startswith(read)  # whether the last character read is incomplete
+        half = not text.startswith(read)  # whether the tokens read so far end inside a character
         bounds.append((begin, min(whole + half, len(text))))
     return bounds
 
@@ -44,8 +44,8 @@ def _in_common(read: str, text: str) -> int:
 def tokens_touching(
     ids: Sequence[int] | np.ndarray, spans: Collection[tuple[int, int]], template: ChatTemplate
 ) -> list[bool]:
-    """For each token, whether it overlaps one of the `spans`, given as (begin, end) in characters
-    of the decoded text."""
+    """Return, for each token, whether it overlaps one of the `spans`, which are (begin, end) in
+    characters of the decoded text."""
     return [
         any(start < stop and end > begin for begin, stop in spans)
         for start, end in token_bounds(ids, template)
