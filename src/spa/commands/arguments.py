@@ -55,7 +55,7 @@ def split_overrides(
 
 
 def value_options(parser: argparse.ArgumentParser) -> set[str]:
-    """The options of a parser that take a value."""
+    """Return the option strings of a parser that take a value, such as `--steps`."""
     # argparse has no public list of options. An option with nargs == 0 is a flag without a value.
     return {
         text for action in parser._actions if action.nargs != 0 for text in action.option_strings
@@ -106,12 +106,13 @@ def settings(options: argparse.Namespace) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-    """Split names at commas: the argument type of `--methods a,b`."""
+    """Split a comma-separated list of names. An argument type for options such as `--methods
+    a,b`."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
 def positive_number(text: str) -> int:
-    """Parse a count of at least 1, as an argument type."""
+    """Parse a whole number of at least 1. An argument type of argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1; give a number of at least 1")
@@ -119,7 +120,7 @@ def positive_number(text: str) -> int:
 
 
 def whole_number(text: str) -> int:
-    """Parse a count or seed of at least 0, as an argument type."""
+    """Parse a whole number of at least 0, such as a seed. An argument type of argparse."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative; give a number of at least 0")
@@ -141,7 +142,7 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_verbosity(options: argparse.Namespace) -> None:
-    """Apply `--quiet` and `--debug`; without them the environment's verbosity stays."""
+    """Apply `--quiet` and `--debug`. Without them, the verbosity set by `SPA_LOG` remains."""
     from spa.run.console import set_verbosity
 
     # --debug wins if both are given.
@@ -150,9 +151,10 @@ def apply_verbosity(options: argparse.Namespace) -> None:
 
 
 def result_file(path: Path) -> Path:
-    """Create the folder of `path`, and return `path`. Commands call this before hours of work.
+    """Create the folder of a result file, and return the file's `path`.
 
-    Raises ConfigError if no file can be written there.
+    Raises ConfigError if the file cannot be written. Commands call this before work that takes
+    hours.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,8 +35,7 @@ def list_names(options: argparse.Namespace) -> int:
         changes = " ".join((*entry.overrides, *entry.world_model, *entry.ppo, *groups)) or "-"
         rows += [(name, entry.description), ("", changes)]
     Table(("", ""), rows).print()
-    # Most methods have these variants, so the two name patterns are printed instead of a line for
-    # each variant.
+    # Most methods have these two variants, so name patterns are printed instead of one line each.
     return say(
         [
             "NAME_shuffled: control of the method NAME, whose SFT examples have the next states of other "
@@ -52,7 +51,8 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the resolved YAML of a configuration. Raises ConfigError."""
+    """Print a configuration as YAML with all values resolved. Raises ConfigError if it is
+    invalid."""
     from spa.config.load import load_config
     from spa.config.schema import to_yaml
 

@@ -44,7 +44,7 @@ FEATURES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the diagnosis."""
+    """One line of the diagnosis: an item, its state, a hint, and whether it is in order."""
 
     name: str
     state: str
@@ -100,8 +100,8 @@ def doctor(options: argparse.Namespace) -> int:
     places = (options.gpu_memory, options.gpus)
     if options.run is not None and not options.overrides and places == (None, None):
         return check_run(options.run)
-    # Overrides and memory size apply only to --fit. If they were ignored silently, the output would
-    # look like a result for them.
+    # Overrides and GPU options apply only to --fit. They are refused rather than ignored, because
+    # the output would seem to take them into account.
     if options.run is not None or options.overrides or places != (None, None):
         raise ConfigError(
             "overrides, --gpus and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "
@@ -129,7 +129,11 @@ def doctor(options: argparse.Namespace) -> int:
 
 def check_run(folder: Path) -> int:
     """Compare the files of a run with their recorded sizes and hashes, and print why its reward
-    does not rise; return 0 if all files are intact, else 1."""
+    does not rise.
+
+    Returns the exit status: 0 if all files are intact, else 1. Raises ConfigError if `folder` is
+    not a folder.
+    """
     from spa.commands.table import COMMANDS
     from spa.run.manifest import damaged_files
 
@@ -142,7 +146,7 @@ def check_run(folder: Path) -> int:
         # `spa diagnose`, a command of another package, judges the reward.
         lines = COMMANDS["diagnose"].load("_run")(folder) if "diagnose" in COMMANDS else []
     except NoRunError as error:
-        # A folder with only checkpoints still has files to check.
+        # The folder may contain only checkpoints. Their files are checked even without a run.
         if not files:
             raise
         lines = [f"The reward is not judged: {error}"]
@@ -189,7 +193,8 @@ def optional_packages() -> Iterator[Line]:
 
 
 def machine() -> Iterator[Line]:
-    """Yield one line each about the device, engine, threads, memory and disk that a run will use."""
+    """Yield lines about the device, precision, engine, threads, memory and disk that a run on this
+    machine will use."""
     try:
         import torch
     # OSError: torch is installed, but one of its shared libraries is missing.

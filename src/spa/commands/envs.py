@@ -29,7 +29,8 @@ def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def list_environments(options: argparse.Namespace) -> int:
-    """Print the table of tags, the libraries, or the games of one library. Raises ConfigError."""
+    """Print the environment tags of a configuration, all libraries, or the games of one library.
+    Raises ConfigError for an unknown library."""
     from spa.config.load import load_config
     from spa.envs.registry import libraries, library_named, list_tasks
     from spa.errors import nearest
@@ -67,7 +68,7 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
 
 def show(options: argparse.Namespace) -> int:
     """Print the type, options, limits, actions, reference scores and rules of an environment, and
-    its puzzle with seed 0. Raises ConfigError."""
+    its puzzle with seed 0. Raises ConfigError for an unknown environment."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.cards import card_with, share
@@ -145,7 +146,8 @@ def sample_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sample(options: argparse.Namespace) -> int:
-    """Print puzzles. Raises ConfigError."""
+    """Print puzzles of an environment as text or JSON. Raises ConfigError for an unknown
+    environment."""
     from spa.api.environments import make
 
     env = make(options.tag, config=options.config)
@@ -191,7 +193,7 @@ def _table(cfg: "Config") -> None:
             f"{name}={_short(value)}" for name, value in (spec.env_config or {}).items()
         )
         rows.append((tag, spec.env_type, str(most), *figures, options))
-    # Types of other packages that have no tag have no reference scores.
+    # Environment types of other packages that no tag uses are listed without reference scores.
     tagged = {spec.env_type for spec in cfg.custom_envs.values()}
     others = [name for name in plugins("envs") if name not in tagged]
     rows += [(name, name, "-", *"?????", "not measured", "") for name in others]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spa.api.evaluation import Evaluation
 
 
-# The options of each measurement; success on puzzles has no flag.
+# The options of each measurement, by the name of its flag. Success on puzzles ("") has no flag.
 MEASUREMENTS = {
     "": ("samples", "puzzles", "plan", "k", "prices", "eval_set"),
     "world_model": ("transitions", "rollout_steps", "greedy"),
@@ -230,7 +230,7 @@ def _evaluate(
         )
         return None
     if target.api is not None:
-        # Requests cost money, so first tell the user how many episodes they are for.
+        # API requests cost money, so the number of episodes is printed before the first request.
         val = cfg.es_manager.val
         say(
             [
@@ -246,7 +246,8 @@ def _evaluate(
     if chosen is not None:
         record_opening(chosen, one.result, greedy=bool(greedy))
     if used := one.result.get("usage"):
-        # Only printed, not written: a repeated evaluation must write the same file.
+        # The number is printed but not written, because a repeated evaluation must write the same
+        # file.
         used = {**used, "sent_now": kept_responses(output) - earlier}
         one = replace(one, result={**one.result, "usage": used})
     return one
@@ -325,7 +326,7 @@ def _decoding(result: Mapping[str, Any]) -> str:
 
 
 def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
-    """Each remark with the models to which it applies."""
+    """Group equal remarks: return remark -> the models to which it applies."""
     shared: dict[str, list[str]] = {}
     for policy, lines in remarks:
         for line in lines:
@@ -364,7 +365,8 @@ def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             cells.append(
                 f"{percent(part['pass@1']['mean'])} of {part['pass@1']['n']}" if part else "–"
             )
-        # Difficulty counts actions in one game and clues in another, so the label names the unit.
+        # The label names the unit, because difficulty counts actions in some games and clues in
+        # others.
         kinds = " or ".join(dict.fromkeys(tag["difficulty_is"] for tag in metrics))
         rows.append((f"Pass@1, {kinds} {value}", cells))
     rows += [

@@ -56,14 +56,14 @@ def as_text(messages: tuple[Message, ...], prefill: str) -> str:
 
 
 def with_borders(cfg: Any, messages: tuple[Message, ...], prefill: str) -> str:
-    """The conversation as the chat template of `model_path` renders it, with a border between
-    tokens, and the number of tokens."""
+    """Render the conversation with the chat template of `model_path`, with a border between tokens,
+    followed by the number of tokens."""
     from spa.models.build import load_template
 
     template = load_template(cfg, cfg.model_path)
     ids = template.start(messages, prefill)
-    # Tokens are decoded one by one, without clean-up, so that the pieces join to the exact
-    # text, except for characters that span several tokens.
+    # Tokens are decoded one by one and without clean-up, so that the pieces add up to the exact
+    # text. Characters that span several tokens are the exception.
     pieces = [
         template.tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids
     ]

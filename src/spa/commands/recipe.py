@@ -118,8 +118,8 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
         raise ConfigError(f"CKPT is {options.ckpt!r}; use last or a step number")
     # `False` means PPO alone, from a checkpoint that `find_sft_checkpoint` finds.
     alone = wanted is not None and not _TRUTH[wanted.lower()]
-    # Otherwise PPO starts from the checkpoint that SFT is about to write, or from `model_path`,
-    # so CKPT would have no effect.
+    # In all other cases, CKPT would have no effect: PPO starts from the checkpoint that SFT is
+    # about to write, or from `model_path`.
     if options.ckpt != "last" and not alone:
         raise ConfigError(
             f"CKPT is {options.ckpt}, but PPO after SFT starts from the last SFT checkpoint. To run PPO "
@@ -135,8 +135,7 @@ def _wanted(options: argparse.Namespace) -> "tuple[tuple[Any, ...], str | None, 
 def _dry_run(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Run every check that needs no training. The main rank prints the results and the command to
-    run; the other ranks do nothing."""
+    """Join the ranks, and call `_report` on the main rank only. Returns the exit status."""
     from spa.distributed.world import joined
 
     with joined(cfg.trainer.device, cfg.trainer.rank_timeout_s) as world:
@@ -146,7 +145,8 @@ def _dry_run(
 def _report(
     options: argparse.Namespace, cfg: Any, stages: tuple[Any, ...], ckpt: str | None
 ) -> int:
-    """Run every check that needs no training, and print the results and the command to run."""
+    """Run all checks that need no training, and print the folders, the estimates and the command to
+    run. Returns the exit status 0; raises SpaError if a check fails."""
     from spa.recipes.builtin_games import warn_of_unknown_games
     from spa.recipes.pipeline import find_sft_checkpoint, stage_folders
     from spa.recipes.preflight import preflight
@@ -166,7 +166,8 @@ def _report(
 
 
 def _done(cfg: Any, jobs: "list[Job]", result: Path | None) -> int:
-    """Print where the last job's result is, on the main rank."""
+    """Print the path of the last job's result and the number of failed episodes, on the main rank
+    only. Returns the exit status 0."""
     from spa.launch.job import lost_episodes
 
     # Ranks other than the main one return None and print nothing.

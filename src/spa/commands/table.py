@@ -1,5 +1,5 @@
-"""All commands and their groups. For each command: a summary, an example, and the function that
-runs it. This module imports nothing heavy."""
+"""All commands and their groups. Each command has a summary, an example, and the import path of the
+function that runs it, so that this module loads fast."""
 
 from collections import UserDict
 from collections.abc import Iterator
@@ -48,8 +48,8 @@ class _Commands(UserDict[str, Command]):
     """The built-in commands, followed by the commands of other packages. The `Command` of another
     package is imported only when it is looked up."""
 
-    # A broken package must not break `spa run`, so its `Command` is imported only to run it or to
-    # print a help text.
+    # A package that cannot be imported must not break `spa run`. Its `Command` is therefore
+    # imported only to run it or to print a help text.
     def __missing__(self, words: str) -> Command:
         if words not in _registered():
             raise KeyError(words)
@@ -141,7 +141,7 @@ def groups() -> dict[str, tuple[str, ...]]:
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():
         first = words.partition(" ")[0]
-        # If the first word is already listed, such as `env`, the command is a new action of it and
+        # If the first word, such as `env`, is already listed, the command is one of its actions and
         # needs no group.
         if first not in listed:
             listed.add(first)

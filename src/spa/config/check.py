@@ -18,8 +18,9 @@ from spa.plugins import (
     response_formats,
 )
 
-# Copies of the names in the tables of spa.algo.estimators and spa.algo.losses, which import
-# torch, and of spa.worldmodel.sequences and spa.engines.factory, which lie in higher layers.
+# The following names repeat tables of other modules, which this module must not import:
+# spa.algo.estimators and spa.algo.losses import torch, and spa.worldmodel.sequences and
+# spa.engines.factory belong to higher layers.
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce_plus_plus_baseline", "turn_rloo", "gigpo")
 TURN_ESTIMATORS = ("turn_rloo", "turn_gae", "gigpo")
 CRITIC_ESTIMATORS = ("gae", "turn_gae")
@@ -27,7 +28,7 @@ ESTIMATORS = ("gae", "reinforce_plus_plus", "turn_gae", *GROUP_ESTIMATORS)
 POLICY_LOSSES = ("ppo",)
 LOSS_ON = ("response", "states_only", "no_states")
 MOST_EPISODES = 1_000_000
-"""Limit for one step or one validation: all episodes are held in memory."""
+"""Largest number of episodes in one step or validation, because all of them are kept in memory."""
 PLAYERS = ("self", "random", "expert")
 ENGINES = ("auto", "local", "random", "scripted")
 
@@ -172,7 +173,7 @@ def _check_groups(cfg: Config, path: str, groups: GroupsConfig, problems: Proble
             f"{groups.env_groups} groups are too few for {len(tags)} tags, because each tag needs at "
             "least one group; raise env_groups",
         )
-    # Not strict: if the lengths differ, that is reported above.
+    # `strict=False`, because different lengths were already reported above.
     for tag, count in zip(tags, counts, strict=False):
         if (
             path.endswith("train")
@@ -241,14 +242,15 @@ def _check_batches(cfg: Config, problems: Problems) -> None:
     for path, section in (("actor_rollout_ref.actor", actor), ("critic", critic)):
         mini = section.ppo_mini_batch_size
         micro = section.ppo_micro_batch_size_per_gpu
-        # Without a history, mini-batches are made of turns, and an episode may have many.
+        # Without history, a mini-batch consists of turns, of which an episode may have many.
         if mini > kept and cfg.ctx_manager.history:
             problems.add(
                 f"{path}.ppo_mini_batch_size",
                 f"a mini-batch of {mini} episodes is larger than a step, which keeps {kept} episodes "
                 f"({story}); use at most {kept}, or play more episodes",
             )
-        # Each rank gets its share of a mini-batch: a larger micro-batch would never be full.
+        # Each rank gets a share of the mini-batch, and a micro-batch larger than this share would
+        # never be full.
         if section.use_dynamic_bsz is not True and micro * cfg.trainer.n_gpus_per_node > mini:
             problems.add(
                 f"{path}.ppo_micro_batch_size_per_gpu",

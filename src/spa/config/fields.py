@@ -1,4 +1,5 @@
-"""Shared parts of all sections: the class decorator, and `Key`, which describes one setting."""
+"""Building blocks of the schema: the decorator `section`, the annotation `Key` of a setting, and
+validated string types."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,12 +20,12 @@ checkpoints are kept, and what is started. `logging`: what is measured, logged a
 # Beyond 2**53 a float64 skips whole numbers.
 MOST_INT = 2**53
 MOST_FLOAT = 1e9
-"""Larger numbers must be typos. They are rejected, because tensors, timers and JSON would each fail
-on them in a different way."""
+"""Limits for numbers without a bound of their own. Larger numbers are probably typos, on which
+tensors, timers and JSON would fail in different ways."""
 
 Content = Literal["value", "model", "file", "data", "checkpoint"]
-"""The part of a key's value that counts for fingerprints: the value itself, or the content of the
-model, file, data set or checkpoint that it names."""
+"""The input that a key adds to fingerprints: its value, or the content of the model, file, data set
+or checkpoint that the value names."""
 
 
 class Invalid(ValueError):
@@ -132,7 +133,7 @@ class Key:
     gt: float | None = None
     le: float | None = None
 
-    # Pydantic replaces an annotation with this attribute by the annotations that it yields.
+    # With this attribute, pydantic replaces the annotation by those that `__iter__` yields.
     __is_annotated_types_grouped_metadata__ = True
 
     def __iter__(self) -> Iterator[Any]:
@@ -140,7 +141,7 @@ class Key:
         yield from Field(ge=self.ge, gt=self.gt, le=self.le).metadata
 
     def range(self) -> str:
-        """The range as ` >= 1`, for the reference page; "" without bounds."""
+        """Format the bounds for the reference page, such as ` >= 1`; "" without bounds."""
         bounds = ((">=", self.ge), (">", self.gt), ("<=", self.le))
         return "".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
@@ -171,7 +172,7 @@ def section(cls: type[T]) -> type[T]:
         if members <= {int, float, bool}:
             most = MOST_INT if int in members else MOST_FLOAT
             ends = () if bool in members else (Field(ge=-most, le=most),)
-            # A key's own bounds come last, because they override the general ones.
+            # The key's own bounds (in `extras`) come last, because they override the general ones.
             cls.__annotations__[name] = Annotated[(inner, Strict(), *ends, *extras)]
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     decorate: Any = pydantic.dataclasses.dataclass(

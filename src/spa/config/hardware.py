@@ -1,4 +1,4 @@
-"""Fit the requested resources to the hardware. Nothing else is ever changed."""
+"""Choose the rollout engine, the number of GPUs and the number of CPU threads to fit the machine."""
 
 import importlib.util
 import multiprocessing
@@ -26,26 +26,30 @@ def vllm_for_cpu() -> bool:
 
 
 def default_threads() -> int | None:
-    """Number of CPU threads of this process if the configuration sets none: 1 in a worker process
-    of spa, because the methods of a comparison share the machine. Otherwise None, which leaves the
-    choice to PyTorch; it follows OMP_NUM_THREADS."""
+    """Return the number of CPU threads of this process if the configuration sets none.
+
+    It is 1 in a worker process of spa, because the methods of a comparison share the machine.
+    Otherwise it is None: PyTorch chooses the number, or uses OMP_NUM_THREADS if that is set.
+    """
     return None if multiprocessing.parent_process() is None else 1
 
 
 def threads_of(cfg: Config) -> int | None:
-    """Number of CPU threads of a run: the configured one, or `default_threads`."""
+    """Return the configured number of CPU threads, or else `default_threads()`."""
     return cfg.trainer.threads or default_threads()
 
 
 def clamp_to_hardware(
     cfg: Config, *, gpus: int, vllm: bool | None = None, cpu_build: bool | None = None
 ) -> tuple[Config, list[str]]:
-    """Choose the engine of `cfg` and limit the number of GPUs that it splits the model over to
-    `gpus`; also return a warning for every value that differs from the requested one.
+    """Choose the rollout engine for a machine with `gpus` GPUs, and limit the number of GPUs over
+    which the engine splits a model. Return the changed configuration, and a warning for each value
+    that differs from the requested one.
 
-    `rollout.name` auto becomes vllm if it is installed and the run may use a GPU, else local. If
-    vLLM is named but cannot run, local replaces it with a warning; a CPU build of vLLM runs without
-    a GPU. `vllm`, `cpu_build`: whether vLLM is installed, and built for CPUs; None detects it.
+    If `rollout.name` is auto, it becomes vllm if vLLM is installed and the run may use a GPU, and
+    local otherwise. If vllm is requested but cannot run, it becomes local. A CPU build of vLLM can
+    run without a GPU. `vllm` and `cpu_build` tell whether vLLM is installed and built for CPUs;
+    None detects it.
     """
     rollout = cfg.actor_rollout_ref.rollout
     warnings = []
@@ -65,7 +69,7 @@ def clamp_to_hardware(
             f"actor_rollout_ref.rollout.name is vllm, but spa uses the local engine, because {reason}"
         )
         name = "local"
-    # Without a GPU, a model is not split.
+    # Only vLLM splits a model, and only over GPUs.
     limit = max(gpus, 1) if name == "vllm" else 1
     if parallel > limit:
         reason = (

@@ -90,20 +90,20 @@ def load_config(
     name = str(name_or_path)
     problems = Problems()
     tree = _compose(name)
-    # `one_model` runs before interpolations are resolved, so that `${model_path}` has its new value
-    # everywhere.
+    # `one_model` translates model paths of the original code. It runs before interpolations are
+    # resolved, so that the new value reaches every `${model_path}`.
     notes = translated("one_model", tree)
     written = list[str]()
     for text in overrides:
         _override(tree, text, written, problems)
-        # This is repeated after each override, so that a later `model_path=…` overrides an earlier
-        # model path in the original's form.
+        # Translate after each override, so that a later `model_path=…` takes precedence over an
+        # earlier model path in the syntax of the original code.
         notes += translated("one_model", tree)
     plain = _resolve(tree, problems, notes)
     notes += translated("translate", plain, problems, written)
     config = _validate(plain, problems)
-    # Combinations are checked only if each key alone is valid, so that one mistake gives one
-    # message.
+    # Combinations are checked only if each key alone is valid, so that a mistake is reported only
+    # once.
     if config is not None and not problems:
         config = spread_groups(config)
         check(config, problems, stages)
@@ -119,8 +119,8 @@ def load_config(
 
 
 def _with_variables(tree: Any, notes: list[str]) -> Any:
-    """Return `tree` with references to unset environment variables replaced, if the launch scripts
-    of another project set them; they get the values of those scripts."""
+    """Replace references to unset environment variables that the launch scripts of another project
+    would set, by the values in those scripts."""
     for name in plugins("translations"):
         tree = load_plugin("translations", name).with_variables(tree, notes)
     return tree
@@ -140,7 +140,8 @@ def _check_replaced(config: Config, written: Collection[str], problems: Problems
 
 
 def choices(text: str) -> tuple[str, tuple[str, ...]]:
-    """The key of an override and its values: several for `key=a,b`, as in Hydra's multirun.
+    """Return the key of an override and its values. `key=a,b` has several values, as in Hydra's
+    multirun.
 
     Raises ConfigError if the override cannot be parsed.
     """
@@ -170,26 +171,28 @@ def _shipped_once(name: str) -> dict[Any, Any]:
 
 
 def shipped(name: str) -> dict[Any, Any]:
-    """A copy of the composed tree of a shipped configuration."""
+    """Return the tree of a shipped configuration, composed but with interpolations unresolved. The
+    caller may change it, because it is a copy."""
     return copy.deepcopy(_shipped_once(name))
 
 
 def _compose(name: str) -> dict[Any, Any]:
-    """Compose a file to a plain tree, with interpolations unresolved."""
+    """Load a configuration by name or path as a plain tree. `defaults` are included, missing keys
+    come from `base`, and interpolations are not resolved."""
     if name in config_names():
         return shipped("base" if name in PARTS else name)
     path = _find(name)
-    # Rewards and environments next to the file can be imported by their names.
+    # Reward functions and environments may be imported from modules next to the file.
     find_modules_in(path.parent)
     tree = _hydra(path.stem, path.parent.resolve())
     if "optim" in tree and "actor_rollout_ref" not in tree and "sft" not in tree:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
     base = shipped("base")
     references = {key: text for key, text in flatten(base).items() if "${" in str(text)}
-    # A saved configuration has values instead of references. Where they are equal, the reference is
-    # restored, so that `lora.rank=8` reaches every model, as with `base`. In another file, such a
-    # value was written on purpose; only the keys that follow the model and the run's folder are
-    # restored.
+    # A saved configuration has values where `base` has references such as `${lora.rank}`. If the
+    # value is that of the reference, the reference is restored, so that an override of `lora.rank`
+    # reaches every model. In a file that the user wrote, such a value is intended, so only the keys
+    # in FOLLOWING are restored.
     written = flatten(tree)
     saved = all("${" not in str(written.get(key, "${")) for key in references)
     tree = _fill(tree, base)
@@ -316,8 +319,8 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 return problems.add(
                     path, f"this key is not set, so there is nothing to remove{suggestion(path)}"
                 )
-            # A missing section is created: it may be a new tag, or options that were null.
-            # Validation reports an unknown one with its nearest neighbours.
+            # A missing section is created, because it may be a new tag or options that were null.
+            # If the schema does not have it, validation reports that with a suggestion.
             section[parent] = {}
         section = section[parent]
         if not isinstance(section, dict):
@@ -325,7 +328,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
                 ".".join(parents[: depth + 1]),
                 f"this key has no keys below it, so the override {text!r} cannot be applied; correct the override",
             )
-    # `+key=value` is `key=value` here; validation reports keys that do not exist.
+    # `+key=value` is treated like `key=value`. Validation reports unknown keys.
     if parsed.type != OverrideType.DEL:
         written += flatten({path: value})
         old = section.get(last)
@@ -351,7 +354,7 @@ def _override(tree: dict[Any, Any], text: str, written: list[str], problems: Pro
 def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict[str, Any]:
     """Return `tree` with its interpolations resolved by OmegaConf. If one cannot be resolved, add a
     problem under its key and return {}."""
-    # Checked before resolving, which would copy the secret into the tree and so into config.yaml.
+    # Secrets must be found before resolving, which would copy them into the tree and config.yaml.
     for key, value in flatten(tree).items():
         if (variable := re.search(r"\$\{oc\.env:\s*(\w+)", str(value))) and is_secret(variable[1]):
             problems.add(
@@ -373,7 +376,7 @@ def _resolve(tree: dict[Any, Any], problems: Problems, notes: list[str]) -> dict
                 f"${{oc.env:{unset[1]},VALUE}}"
             )
         raw = flatten(tree)
-        # Report the key at fault, not one that only refers to it.
+        # Report the key whose reference is wrong, not a key that refers to it.
         key = _source(getattr(error, "full_key", None) or "", raw)
         problems.add(key, f"cannot resolve {raw.get(key, 'its value')}: {said[:300]}")
         return {}
@@ -395,7 +398,8 @@ def _validate(plain: Mapping[str, Any], problems: Problems) -> Config | None:
 
 
 def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
-    """One line per problem, except for keys that only repeat the value of another reported key."""
+    """Return one line per problem. Leave out keys whose value is only a reference to another
+    reported key."""
     blamed = {key for key, _ in problems.items}
     lines = zip(problems.items, problems.lines, strict=True)
     kept = [
@@ -403,13 +407,13 @@ def _without_echoes(problems: Problems, raw: Mapping[str, Any]) -> list[str]:
         for (key, _), line in lines
         if (source := _source(key, raw)) == key or source not in blamed
     ]
-    # Keys that refer to others come after them: `run_dir` before the folders inside it.
+    # Keys with references come last: `run_dir` before the folders inside it.
     return [line for _, line in sorted(kept, key=lambda item: "${" in str(raw.get(item[0])))]
 
 
 def _source(key: str, raw: Mapping[str, Any]) -> str:
-    """The key whose value `key` repeats through a chain of `${other.key}`; `key` itself if it has
-    its own value."""
+    """Follow references of the form `${other.key}` from `key`, and return the key that has a value
+    of its own."""
     seen = {key}
     while (
         # Matches `${trainer.run_dir}` as a whole, but neither `${trainer.run_dir}/sft` nor
@@ -442,8 +446,8 @@ def spread_groups(cfg: Config) -> Config:
 
 
 def seeded(cfg: Config, seed: int) -> Config:
-    """The configuration of training run number `seed`, counted from 0: the same experiment with
-    other seeds and other validation puzzles."""
+    """Return the configuration of training run number `seed` (from 0) of an experiment. It differs
+    from `cfg` only in its seeds, and thus in its training and validation puzzles."""
     # Training runs normally have fewer puzzles than these offsets, so the puzzle seeds of two runs
     # do not overlap.
     return replace(

@@ -48,8 +48,8 @@ class Problems:
 def add_validation_errors(
     problems: Problems, error: ValidationError, tree: Mapping[str, Any]
 ) -> None:
-    """Add every error that pydantic found in `tree`. Alternatives of one key (`str | tuple`) become
-    one problem."""
+    """Add a problem for each error that pydantic found in `tree`. Errors for the alternatives of
+    one key, as in `str | tuple`, are combined into one problem."""
     by_key: dict[str, tuple[list[str], str]] = {}
     for item in error.errors():
         key = _dotted(item["loc"], tree)
@@ -64,7 +64,7 @@ def add_validation_errors(
                 "other types. Put the name in quotes.",
             )
         elif item["type"] == "unexpected_keyword_argument":
-            # Each key of an unknown section is reported.
+            # For an unknown section, each of its keys is reported.
             for leaf in flatten({key: item["input"]}):
                 problems.add(leaf, f"unknown key{suggestion(leaf)}")
         elif item["type"] == "missing":
@@ -90,8 +90,8 @@ def add_validation_errors(
 
 
 def _dotted(location: Sequence[int | str], tree: Any) -> str:
-    """Convert pydantic's location to a dotted key. Names of union members, which the location also
-    contains, are left out."""
+    """Convert the location of a pydantic error to a dotted key. Names of union members, which
+    pydantic adds to the location, are left out."""
     key = ""
     for part in location:
         if isinstance(tree, Mapping):
@@ -104,12 +104,14 @@ def _dotted(location: Sequence[int | str], tree: Any) -> str:
 
 
 def suggestion(path: str) -> str:
-    """The schema keys closest to an unknown one, as `; did you mean ...?`, or ""."""
+    """Return a text such as `; did you mean seed.val?` with the schema keys closest to an unknown
+    key, or "" if there are none or too many."""
     known = [name for name, _, _ in schema_keys()]
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
-    # From the most to the least likely mistake: a sibling, a similar path, a path without its first
-    # parts, the same last part elsewhere, anything remotely similar.
+    # Candidates, from the most to the least likely: a similar key in the same section, a similar
+    # path, a path of which the first parts are missing, the same last part elsewhere, and any
+    # remotely similar path.
     close = (
         [
             f"{head}.{name}".strip(".")

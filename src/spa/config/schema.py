@@ -1,8 +1,8 @@
-"""The whole configuration as frozen, typed dataclasses; its schema as a list of dotted keys, and
-settings as plain trees. Sections mirror the YAML files.
+"""The configuration as frozen, typed dataclasses whose sections mirror the YAML files, and
+functions that list its keys or convert it to plain values.
 
-Defaults equal `config/base.yaml`; a test compares them. So a section can be built directly, without
-Hydra: `ActorConfig(optim=OptimConfig(lr=3e-4))`.
+Defaults equal those of `config/base.yaml`, so a section can be built without Hydra:
+`ActorConfig(optim=OptimConfig(lr=3e-4))`. A test compares the defaults.
 """
 
 import dataclasses
@@ -130,7 +130,7 @@ class LoraConfig:
 
 @section
 class DataConfig:
-    """Existing world-model data, for example a published data set."""
+    """World-model data for SFT that replace those of self-play, such as a published data set."""
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
@@ -207,7 +207,7 @@ class APIModelConfig:
             affects="semantics",
         ),
     ] = False
-    # `paths`, because the same model gives the same responses at another address.
+    # `paths`, because a model gives the same responses at every URL.
     base_url: Annotated[
         ServerURL | None,
         Key(
@@ -251,8 +251,7 @@ class ActorRolloutRefConfig:
 class Config:
     """All settings of a run."""
 
-    # Compared by content: a model that was moved counts as unchanged, one that was replaced does
-    # not.
+    # Fingerprints compare models by content: moving a model changes nothing, but replacing it does.
     model_path: Annotated[
         str,
         Key(
@@ -269,12 +268,12 @@ class Config:
             affects="semantics",
         ),
     ] = "grid_and_coords"
-    # The sections of the YAML files refer to this key and the next two as `${…}`.
+    # In the YAML files, sections refer to this key and the next two with `${…}`.
     micro_batch_size_per_gpu: Annotated[
         int, Key("default of every micro-batch size per GPU", affects="numerics", ge=1)
     ] = 1
-    # With the defaults the filter keeps 64 episodes, which make two updates per step. The
-    # original's single update never reaches the clip range.
+    # With the defaults, the filter keeps 64 episodes, which gives two updates per step. The single
+    # update of the original code has a ratio of 1 and is never clipped.
     ppo_mini_batch_size: Annotated[
         int, Key("default of `ppo_mini_batch_size` for actor and critic", affects="semantics", ge=1)
     ] = 32
@@ -346,15 +345,15 @@ class Config:
 # Cached, because evaluating the annotations of a class is slow.
 @functools.cache
 def field_types(cls: type) -> dict[str, Any]:
-    """Field name -> annotation of a schema dataclass, including `Annotated`."""
+    """Return the annotation of each field of a schema dataclass by name, including `Annotated`."""
     return get_type_hints(cls, include_extras=True)
 
 
 def schema_keys(cls: type = Config, prefix: str = "") -> Iterable[tuple[str, Any, Key | None]]:
-    """Every key of the schema in order: dotted path, type without annotation, and its `Key` (None
-    for sections).
+    """Yield every key of the schema in order: its dotted path, its type without `Annotated`, and
+    its `Key` (None for sections).
 
-    Mappings appear once, with `*` for the key.
+    A mapping with entries named by the user appears once, with `*` for the name.
     """
     for name, hint in field_types(cls).items():
         # get_args(Annotated[T, a, b]) is (T, a, b).

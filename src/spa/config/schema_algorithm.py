@@ -15,7 +15,8 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 class KLCtrlConfig:
     """The coefficient of the KL term in the reward."""
 
-    # arXiv 1909.08593, section 2.2, for `adaptive`; horizon and target are the original's.
+    # The adaptive controller is that of arXiv 1909.08593, section 2.2. The defaults of horizon and
+    # target are those of the original code.
     type: Annotated[
         Literal["fixed", "adaptive"],
         Key(
@@ -50,8 +51,8 @@ class KLCtrlConfig:
 
 @section
 class RolloutCorrectionConfig:
-    """Importance weights that correct the mismatch between the trained policy and the one that
-    sampled."""
+    """Importance weights that correct the mismatch between the trainer's log-probs and those of the
+    engine that sampled."""
 
     level: Annotated[
         Literal["off", "token", "sequence"],
@@ -112,7 +113,7 @@ class AlgorithmConfig:
             le=1,
         ),
     ] = 0.95
-    # GiGPO, arXiv 2505.10978, whose second term compares visits of the same state.
+    # The second term of GiGPO (arXiv 2505.10978) compares different visits of the same state.
     gigpo_step_weight: Annotated[
         float,
         Key(
@@ -138,8 +139,7 @@ class AlgorithmConfig:
             affects="semantics",
         ),
     ] = True
-    # False as in Dr. GRPO (arXiv 2503.20783), which also sets
-    # loss_agg_mode=seq-mean-token-sum-norm.
+    # Dr. GRPO (arXiv 2503.20783) sets this to false, and loss_agg_mode to seq-mean-token-sum-norm.
     norm_adv_by_std_in_grpo: Annotated[
         bool, Key("divide group advantages by the group's standard deviation", affects="semantics")
     ] = True

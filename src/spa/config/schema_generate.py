@@ -23,10 +23,11 @@ class SamplingConfig(Sampling):
 
 @section
 class ImagineConfig:
-    """Sample several responses and play the one whose predicted state has the highest value (`spa
-    eval --plan`).
+    """Model-based planning: sample several responses, and play the one whose predicted state has
+    the highest value.
 
-    `generate.imagine` does the same in self-play; with several rounds, from the second round on.
+    The section `imagine` applies to evaluation (`spa eval --plan`), and `generate.imagine` to
+    self-play. With several rounds of self-play, planning begins in the second round.
     """
 
     n: Annotated[
@@ -123,14 +124,15 @@ class ImagineConfig:
     @property
     def rows(self) -> int:
         """Number of responses that an episode samples at a time, approximately."""
-        # 8 stands for the number of actions of a game. It only determines batch sizes of an
-        # evaluation.
+        # 8 is an estimate for the number of actions of a game. It only affects the batch sizes of
+        # evaluations.
         return 8 if self.proposals == "exhaustive" else self.n
 
 
 @section
 class SearchExamplesConfig:
-    """`generate.policy: search`: examples of responses that write a breadth-first search."""
+    """Settings of `generate.policy: search`, which makes examples of responses that write a
+    breadth-first search."""
 
     examples: Annotated[
         int,
@@ -231,8 +233,8 @@ class GenerateConfig:
         OutputFolder | None,
         Key("folder of the self-play data; null uses `<trainer.run_dir>/data`", affects="paths"),
     ] = None
-    # Split by puzzle, so that no training puzzle is in the validation set. The original splits by
-    # row.
+    # The split is by puzzle, so that no training puzzle is in the validation set. The original code
+    # splits by example.
     val_fraction: Annotated[
         float,
         Key(
@@ -283,7 +285,7 @@ class GenerateConfig:
             affects="semantics",
         ),
     ] = None
-    # Resampling trains rare outcomes of an action as often as common ones.
+    # After resampling, rare outcomes of an action are trained on as often as common ones.
     coverage: Annotated[
         bool,
         Key(

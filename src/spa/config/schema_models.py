@@ -13,8 +13,8 @@ Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Strategy = Literal["ddp", "fsdp", "fsdp2"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Tokens = Annotated[int, Field(ge=1)]
-# token-mean is DAPO's, seq-mean-token-mean GRPO's, seq-mean-token-sum-norm Dr. GRPO's (arXiv
-# 2503.20783).
+# DAPO uses token-mean, GRPO seq-mean-token-mean, and Dr. GRPO (arXiv 2503.20783)
+# seq-mean-token-sum-norm.
 LossAgg = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -116,7 +116,7 @@ class ModelConfig:
 
 @section
 class CriticModelConfig(ModelConfig):
-    """The critic's model; its inputs have their own length limit."""
+    """The critic's model, with its own sharding."""
 
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
 
@@ -178,8 +178,8 @@ class OptimConfig:
 
 @section
 class WorldLossConfig:
-    """A loss on observed states, added to the policy loss in the same forward pass, with its own
-    denominator (docs/methods.md)."""
+    """A loss on the tokens of states, which is added to the policy loss (docs/methods.md). It uses
+    the same forward pass, but is averaged over its own tokens."""
 
     tokens: Annotated[
         Literal["none", "env_observations", "correct_predictions"],
@@ -197,7 +197,7 @@ class WorldLossConfig:
             ge=0,
         ),
     ] = 0.05
-    # 1 - p is bounded: a token that cannot be predicted costs at most `most`.
+    # Unlike -log p, 1 - p is bounded, so tokens that cannot be predicted do not dominate the loss.
     kind: Annotated[
         Literal["cross_entropy", "clipped_error"],
         Key(
@@ -236,8 +236,8 @@ class WorldLossConfig:
 
 @section
 class AnswerFocusConfig:
-    """Token weights of the policy loss (ActFocus, docs/methods.md); 1 and 0 weight all tokens
-    equally."""
+    """Token weights of the policy loss (ActFocus, docs/methods.md). With alpha=1 and beta=0, all
+    tokens have the same weight."""
 
     # With alpha=0 and beta=0 the policy loss applies only to the answers, as with `loss_mask:
     # answer_only`. The entropy bonus and the KL loss stay on all tokens of the mask.
@@ -257,8 +257,8 @@ class AnswerFocusConfig:
 
 @section
 class ReplayConfig:
-    """Examples with true states in every policy update; their loss has its own denominator
-    (docs/methods.md)."""
+    """Examples with true states that are replayed in every policy update (docs/methods.md). Their
+    loss is averaged over their own tokens."""
 
     examples: Annotated[
         int,
@@ -276,8 +276,8 @@ class ReplayConfig:
             affects="semantics",
         ),
     ] = "data"
-    # L = L_policy / N_policy + coef * L_rows / N_rows: the length of responses does not change
-    # the weight of the examples.
+    # The loss is L_policy / N_policy + coef * L_replay / N_replay, with separate token counts N.
+    # The weight of replayed examples therefore does not depend on the length of responses.
     coef: Annotated[
         float,
         Key(
@@ -356,7 +356,8 @@ class ActorConfig:
         float,
         Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
     ] = 1.0
-    # The range is wider above than below (arXiv 2503.14476), with the original's values.
+    # The upper clip range is larger than the lower one (arXiv 2503.14476). The values are those of
+    # the original code.
     clip_ratio_low: Annotated[
         float,
         Key(
@@ -446,7 +447,7 @@ class ActorConfig:
 
     @model_validator(mode="after")
     def _kl_has_effect(self) -> Self:
-        # A coefficient of 0 is an error, because the run would look like one with a KL term.
+        # A coefficient of 0 is refused, because the configuration would wrongly suggest a KL term.
         if self.use_kl_loss and self.kl_loss_coef == 0:
             raise Invalid(
                 "kl_loss_coef",
@@ -535,7 +536,7 @@ class CriticConfig:
         float,
         Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
     ] = 1.0
-    # The original clips at 0.5, which throttles a critic whose returns reach 11 (Sokoban).
+    # The original code clips at 0.5, which is too small for returns of up to 11, as in Sokoban.
     cliprange_value: Annotated[
         float | None,
         Key("clip range of the value loss; null turns clipping off", affects="semantics", gt=0),

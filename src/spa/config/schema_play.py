@@ -20,9 +20,10 @@ def _response_format(name: str) -> str:
 
 @section
 class SeedConfig:
-    """Base seeds. Puzzle g of step s has seed `train + s * env_groups + g`."""
+    """Base seeds. In training, the puzzle of group g in step s has the seed `train + s * env_groups
+    + g`."""
 
-    # The base seeds of the original.
+    # The base seeds of the original code.
     train: Annotated[
         int,
         Key(
@@ -34,7 +35,7 @@ class SeedConfig:
     val: Annotated[
         int,
         Key(
-            "base seed of validation puzzles; puzzles 0 to 9 may be those of the sample response in prompts",
+            "base seed of validation puzzles; the sample response in prompts uses puzzles with seeds 0 to 9",
             affects="semantics",
             ge=0,
         ),
@@ -214,8 +215,8 @@ class RewardNormalizationConfig:
 
 @section
 class WorldModelRewardConfig:
-    """Rewards for accurate world modelling during PPO (online world modelling, a baseline). Needs
-    the world-model format."""
+    """Rewards for correct observations and predictions during PPO, a baseline called online world
+    modelling. They need the world-model format."""
 
     observation: Annotated[
         float,
@@ -236,7 +237,8 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
-    # RWML, arXiv 2602.05842, with cells in place of its embeddings (docs/methods.md).
+    # As in RWML (arXiv 2602.05842), but with a distance of cells instead of embeddings
+    # (docs/methods.md).
     within: Annotated[
         float | None,
         Key(
@@ -299,7 +301,8 @@ class AgentProxyConfig:
 
 @section
 class CtxManagerConfig:
-    """Prompts of PPO and evaluation. Self-play always uses the world-model format."""
+    """Prompts of PPO and evaluation, and details of all prompts. Self-play always uses the
+    world-model format."""
 
     mode: Annotated[
         Literal["base", "add_worldmodel"],
@@ -309,7 +312,8 @@ class CtxManagerConfig:
             affects="semantics",
         ),
     ] = "base"
-    # False for written searches: each turn searches from the current state (docs/methods.md).
+    # Presets whose responses write searches set this to false, because each search begins at the
+    # current state (docs/methods.md).
     history: Annotated[
         bool,
         Key(

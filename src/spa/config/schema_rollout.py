@@ -43,8 +43,8 @@ class Sampling:
 
 @section
 class ValKwargs(Sampling):
-    """Sampling settings of validation: temperature 1, as in the original, since Pass@k needs
-    different episodes of a puzzle."""
+    """Sampling settings of validation. The default temperature is 1, as in the original code,
+    because Pass@k needs different episodes of the same puzzle."""
 
     do_sample: Annotated[
         bool,
@@ -148,8 +148,7 @@ class RolloutConfig:
             ge=1,
         ),
     ] = 1
-    # A share of 0.25 keeps 8 of the default 32 groups: the ones with the largest standard deviation
-    # of scores.
+    # The default keeps 8 of 32 groups: those with the largest standard deviation of scores.
     rollout_filter_ratio: Annotated[
         float,
         Key(
@@ -166,7 +165,7 @@ class RolloutConfig:
             affects="semantics",
         ),
     ] = "std"
-    # If the scores of a group are equal, its group-relative advantages are 0. With a critic they
+    # In a group with equal scores, group-relative advantages are 0, but advantages from a critic
     # may differ from 0.
     rollout_filter_include_zero: Annotated[
         bool, Key("also keep groups whose episodes all have the same score", affects="semantics")

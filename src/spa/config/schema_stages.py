@@ -9,7 +9,7 @@ from spa.config.schema_models import Beta, FSDPConfig, ModelConfig, Strategy, To
 
 @section
 class SFTDataConfig:
-    """Stage 2: data."""
+    """Data set, batches and loss tokens of stage 2 (SFT)."""
 
     train_files: Annotated[
         str | tuple[str, ...] | None,
@@ -56,7 +56,7 @@ class SFTDataConfig:
     max_length: Annotated[
         int, Key("largest number of tokens per example", affects="semantics", ge=2)
     ] = 2048
-    # The original cuts tokens from the left but does not shift the loss mask with them.
+    # The original code cuts tokens from the left, but does not shift the loss mask with them.
     truncation: Annotated[
         Literal["left", "error"],
         Key(
@@ -72,7 +72,7 @@ class SFTDataConfig:
             affects="semantics",
         ),
     ] = False
-    # The prompt that an episode's turns share is then computed only once.
+    # In a merged sequence, the prompt that the turns of an episode share is computed only once.
     merge_turns: Annotated[
         bool,
         Key(
@@ -92,7 +92,7 @@ class SFTDataConfig:
 
 @section
 class SFTModelConfig(ModelConfig):
-    """Stage 2: model."""
+    """The model that stage 2 (SFT) trains."""
 
     partial_pretrain: Annotated[
         str, Key("model from which SFT starts", affects="semantics", content="model")
@@ -114,7 +114,7 @@ class SFTModelConfig(ModelConfig):
 
 @section
 class SFTOptimConfig:
-    """Stage 2: optimizer and schedule."""
+    """Optimizer and learning-rate schedule of stage 2 (SFT)."""
 
     # The original's fine-tuning: AdamW at 1e-4 with (0.9, 0.95), 10 % warm-up, cosine to 0.
     name: Annotated[
@@ -152,12 +152,13 @@ class SFTOptimConfig:
 
 @section
 class SFTTrainerConfig:
-    """Stage 2: length, saving, evaluation."""
+    """Length, checkpoints and evaluation of stage 2 (SFT)."""
 
     default_local_dir: Annotated[Folder, Key("folder of the SFT checkpoints", affects="paths")] = (
         "runs/test/sft"
     )
-    # Compared by content, since the path may differ on another machine.
+    # Fingerprints compare the checkpoint by content, because its path may differ on another
+    # machine.
     resume_path: Annotated[
         str | None,
         Key(
@@ -208,7 +209,7 @@ class SFTTrainerConfig:
 
 @section
 class SFTConfig:
-    """Stage 2: world-model fine-tuning."""
+    """Stage 2: supervised fine-tuning (SFT) on world-model data."""
 
     data: SFTDataConfig = field(default_factory=SFTDataConfig)
     model: SFTModelConfig = field(default_factory=SFTModelConfig)
@@ -218,9 +219,9 @@ class SFTConfig:
 
 @section
 class GateConfig:
-    """The test of the world model between SFT and PPO."""
+    """The world-model gate: limits that the model must pass between SFT and PPO."""
 
-    # `paths`, because the gate decides whether PPO starts but changes no result of a stage.
+    # `paths`, because the gate only decides whether PPO starts and changes no result of a stage.
     enable: Annotated[
         bool, Key("start PPO only if the world model passes the gate", affects="paths")
     ] = False
@@ -299,7 +300,7 @@ class GenerationsToLogConfig:
 
 @section
 class TrainerConfig:
-    """Stage 3 and the run as a whole."""
+    """Settings of stage 3 (PPO), and of the run as a whole."""
 
     project_name: Annotated[str, Key("project name that trackers show", affects="logging")] = "spa"
     experiment_name: Annotated[Name, Key("name of the run", affects="logging")] = "test"
@@ -339,7 +340,7 @@ class TrainerConfig:
     val_before_train: Annotated[
         bool, Key("validate before the first PPO step", affects="logging")
     ] = True
-    # In the original every pass plays the same puzzles.
+    # In the original code, every pass plays the same puzzles.
     validation_steps: Annotated[
         int,
         Key(
@@ -385,7 +386,7 @@ class TrainerConfig:
             affects="logging",
         ),
     ] = ("console",)
-    # The name is the original's, but these numbers apply to the tables of every tracker.
+    # The name comes from the original code, but the numbers apply to every tracker.
     generations_to_log_to_wandb: GenerationsToLogConfig = field(
         default_factory=GenerationsToLogConfig
     )

@@ -1,4 +1,5 @@
-"""The stages that read each section of the configuration, and the effect of each key there."""
+"""Table of the stages that read each setting, and the settings that count for a stage's
+fingerprint."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -31,18 +32,19 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "es_manager": ("selfplay", "ppo", "eval"),
     "es_manager.train": ("selfplay", "ppo"),
     "es_manager.val": ("selfplay", "ppo", "eval"),
-    # How often a puzzle is validated does not change which puzzles are held out.
+    # Self-play holds out the validation puzzles, which do not depend on the episodes per puzzle.
     "es_manager.val.group_size": ("ppo", "eval"),
     # The format of PPO and evaluation; self-play always plays in the world-model format.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
-    "ctx_manager.history": ("selfplay", "ppo", "eval"),  # the prompts of examples in base format
+    # In self-play, this affects only examples in base format.
+    "ctx_manager.history": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
     # Only PPO and evaluation add these rewards.
     "custom_envs.*.reward": ("ppo", "eval"),
     "generate": ("selfplay",),
-    # Replayed rollouts are corrected like self-play, by these three keys.
+    # PPO reads these three keys to make replayed examples from rollouts, as self-play does.
     "generate.shuffle_next_states": ("selfplay", "ppo"),
     "generate.states": ("selfplay", "ppo"),
     "generate.success_only": ("selfplay", "ppo"),
@@ -54,8 +56,8 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "sft.data.merge_turns": ("sft", "ppo"),
     "sft.data.loss_on": ("sft", "ppo"),
     "gate": ("sft",),
-    # The results of the other stages depend on the keys below. The other keys of this section
-    # change at most their last digits.
+    # Self-play and evaluation depend on the keys below. The other keys of this section change at
+    # most the last digits of their results.
     "actor_rollout_ref": ("ppo",),
     "actor_rollout_ref.model.dtype": ("selfplay", "ppo", "eval"),
     "actor_rollout_ref.model.attn_implementation": ("selfplay", "ppo", "eval"),
@@ -88,8 +90,8 @@ that self-play reads."""
 UNRECORDED: dict[StageName, tuple[str, ...]] = {
     "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
 }
-"""Settings that are missing from older records of a stage. Since presets differ from the schema's
-defaults, their value is unknown, and a missing value matches every value."""
+"""Settings that older records of a stage lack. Their values are unknown, because presets differ
+from the schema's defaults, so a missing value matches every value."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
@@ -114,7 +116,8 @@ def stages_of(key: str) -> tuple[StageName, ...]:
     parts = key.split(".")
     if parts[0] in ENTRIES and len(parts) > 1:
         parts[1] = "*"
-    # From the longest name to the shortest: `seed.val` takes precedence over `seed`.
+    # Names are tried from the longest to the shortest, so that `seed.val` takes precedence over
+    # `seed`.
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((SECTIONS[name] for name in names if name in SECTIONS), ())
 
@@ -140,10 +143,13 @@ def key_of(path: str) -> Key:
 
 
 def values_of(cfg: Config, stage: StageName) -> dict[str, Any]:
-    """Return the plain values of all settings that affect a stage, by dotted key. Leaves out
-    settings without effect: environments that the stage does not play, API models that it does not
-    call, and settings of replay that is off. Also leaves out the run's own checkpoints to resume
-    from, and the number of PPO steps unless a learning rate depends on it."""
+    """Return the plain values of all settings that a stage reads, by dotted key.
+
+    Settings without effect are left out: environments that the stage does not play, API models that
+    it does not call, and settings of replay if replay is off. Checkpoints of the same run to resume
+    from are also left out, and the number of PPO steps unless a learning-rate schedule depends on
+    it.
+    """
     settings = {
         key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)
     }
@@ -179,8 +185,8 @@ def _replays(cfg: Config, name: str) -> bool:
 
 
 def _not_of_others(cfg: Config) -> Iterator[str]:
-    """Yield the resume keys that do not count as settings: they are unset, or name a checkpoint of
-    the run itself."""
+    """Yield the keys for resuming that fingerprints leave out, because they are unset or name a
+    checkpoint of the run itself."""
     named = cfg.sft.trainer.resume_path
     own = cfg.sft.trainer.default_local_dir
     if named is None or _lies_in(named, own, f"{cfg.trainer.run_dir}/round_1/sft"):
@@ -198,8 +204,8 @@ def _lies_in(named: str, *folders: str) -> bool:
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stage's values without the settings of the gate, and without the settings of replay
-    if replay is off. Older records contain both, because the gate used to control training."""
+    """Return a stage's values without the settings of the gate, and without those of replay if
+    replay is off. They do not affect results, but older records contain them."""
     idle = ("gate.",) if values.get(f"{_REPLAY}.examples") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 
@@ -209,7 +215,7 @@ def _has_an_end(cfg: Config) -> bool:
     optims = (cfg.actor_rollout_ref.actor.optim, cfg.critic.optim)
     return any(
         optim.warmup_style == "cosine"
-        # A warm-up that is a share of all steps changes with their number.
+        # The length of such a warm-up is a share of the total number of steps.
         or (optim.lr_warmup_steps < 0 and optim.lr_warmup_steps_ratio > 0)
         for optim in optims
     )
