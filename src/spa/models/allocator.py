@@ -1,5 +1,4 @@
-"""Limit memory outside Python's control: freed memory that the C library keeps, and cached
-kernels."""
+"""Control memory that Python does not manage: freed memory in the C library, and cached kernels."""
 
 import ctypes
 import sys
@@ -11,12 +10,12 @@ _MMAP_MAX = -4
 
 
 def limit_kernel_caches() -> None:
-    """Limit the number of cached CPU kernels for bfloat16 matrix products, of which each new shape
-    adds one. Call this before the first matrix product.
+    """Limit the number of cached CPU kernels for bfloat16 matrix products. Call this before the
+    first matrix product.
 
-    oneDNN and PyTorch's layer above it each keep 1,024 by default. Batches of many different
-    lengths fill both caches, and a process that trains the demo grows by hundreds of megabytes. A
-    value set by the user is kept.
+    Each new matrix shape adds a kernel. oneDNN and PyTorch's layer above it each keep 1,024 by
+    default. Batches of many different lengths fill both caches, and a process that trains the demo
+    grows by hundreds of megabytes. A limit that the user has set in the environment is kept.
     """
     if sys.platform == "linux":
         c_library = ctypes.CDLL(None)
@@ -28,9 +27,9 @@ def keep_freed_memory() -> None:
     """Let the C library keep freed memory for reuse (glibc only; does nothing elsewhere).
     `release_memory` still returns it to the system.
 
-    By default it maps and unmaps large blocks one by one and frees the end of its heap whenever it
-    can. The tensors of a real model then need new pages each time, which costs a quarter of a
-    training step on a CPU.
+    By default, it maps and unmaps large blocks one by one, and returns the end of its heap to the
+    system whenever it can. The tensors of a real model then need new pages each time, which costs a
+    quarter of a training step on a CPU.
     """
     if sys.platform == "linux":
         set_option = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -43,8 +42,8 @@ def keep_freed_memory() -> None:
 def release_memory() -> None:
     """Return freed memory to the system (glibc only; does nothing elsewhere).
 
-    Batches of many different shapes fragment the heap: without this, a process of `tiny` grows from
-    1.3 to 2.7 GB.
+    Batches of many different shapes fragment the heap. Without this call, a process that trains
+    with the configuration `tiny` grows from 1.3 to 2.7 GB.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

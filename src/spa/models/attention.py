@@ -1,8 +1,11 @@
 """Attention implementations for CPUs and GPUs.
 
-For a CPU: plain matrix products over blocks of queries; each block reads only the keys up to its
-last query. It trains two to four times as fast as PyTorch's fused CPU kernel at up to a thousand
-tokens (docs/scaling.md). For a GPU: sequences without padding, in training and in sampling.
+`plain_attention` is for CPUs. It uses plain matrix products over blocks of queries, each of which
+reads only the keys up to its last query. It trains two to four times as fast as PyTorch's fused CPU
+kernel at up to a thousand tokens (docs/scaling.md).
+
+`packed_attention` is for GPUs. It computes the attention of sequences without padding, in training
+and in sampling.
 """
 
 from typing import Any
@@ -14,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
 NAME = "plain"
-PACKED = "packed"  # on GPUs
+PACKED = "packed"  # for GPUs
 # In these architectures, attention is only scaled products and a softmax.
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 BLOCK = 128  # queries per block
@@ -33,8 +36,10 @@ def plain_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention by plain matrix products. query: [B, H, q, D]; key, value: [B, K, T, D] with K
-    dividing H; attention_mask: additive [B, 1, q, T], or None (causal).
+    """Compute attention by plain matrix products.
+
+    `query` is [B, H, q, D]; `key` and `value` are [B, K, T, D], where K divides H. `attention_mask`
+    is additive [B, 1, q, T]; None means causal attention.
 
     Query heads that share a key head are stacked along the query axis, so keys are never repeated
     in memory. Returns [B, q, H, D].
@@ -81,7 +86,7 @@ def plain_attention(
 
 
 def _product_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype of matrix products with `x`, which autocast may change."""
+    """Return the dtype of matrix products with `x`, which is that of autocast if it is enabled."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -97,9 +102,12 @@ def packed_attention(
     max_length_q: int = 0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed sequences, without a mask. query: [1, H, N, D]; key, value: [1, K, N, D];
-    cu_seq_lens_q: int32 [B + 1], the start of each sequence, followed by N; max_length_q: length of
-    the longest sequence. Returns [1, N, H, D]. Without `cu_seq_lens_q` it calls SDPA."""
+    """Compute the causal attention of packed sequences without a mask.
+
+    `query` is [1, H, N, D]; `key` and `value` are [1, K, N, D]. `cu_seq_lens_q`, int32 [B + 1], has
+    the start of each sequence, followed by N. `max_length_q` is the length of the longest sequence.
+    Returns [1, N, H, D]. Without `cu_seq_lens_q`, calls SDPA.
+    """
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
@@ -118,8 +126,8 @@ def packed_attention(
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
-    """Add the mask to `scores` [rows * K, shared * count, T]: `mask`, or, if it is None, the causal
-    mask of queries at the last `count` columns."""
+    """Add a mask to `scores` [rows * K, shared * count, T]. If `mask` is None, add the causal mask
+    for queries that are the last `count` of T positions."""
     # A single query is the last one, which may attend to every key.
     if mask is None and count == 1:
         return scores
@@ -145,19 +153,22 @@ def varlen_attention(
     scale: float,
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of sequences that lie one after another, without padding and without a mask:
-    query [N, H, D], key and value [M, K, D] with K dividing H -> [N, H, D].
+    """Compute the causal attention of sequences that are stored one after another, without padding.
 
-    query_starts, key_starts: int32 [B + 1], the start of each sequence, followed by the end of the
-    last one. longest_query, longest_key: number of queries and of keys of the longest sequence.
-    lengths: int32 [B], number of keys in use per sequence (inference only); by default, all keys up
-    to the next sequence. With `lengths`, the sequences' keys may be stored in any order. The last
-    query of a sequence aligns with its last key. Uses a flash kernel in half precision on CUDA; in
-    float32 and on a CPU, for tests, one sequence after another.
+    `query` is [N, H, D]; `key` and `value` are [M, K, D], where K divides H. Returns [N, H, D].
+
+    `query_starts` and `key_starts`, int32 [B + 1], have the start of each sequence, followed by the
+    end of the last one. `longest_query` and `longest_key` are the largest numbers of queries and
+    keys in a sequence. `lengths`, int32 [B], is the number of keys in use per sequence (inference
+    only); by default, all keys up to the next sequence. With `lengths`, the sequences' keys may be
+    stored in any order. The last query of a sequence is aligned with its last key.
+
+    Uses a flash kernel in half precision on CUDA. In float32 or on a CPU, which only tests do, it
+    computes one sequence after another.
     """
     if query.device.type == "cpu" or query.dtype == torch.float32:
         return _attention_by_sequence(query, key, value, query_starts, key_starts, scale, lengths)
-    # The operator below `torch.nn.attention.varlen`, whose Python function has no `lengths` in
+    # `torch.nn.attention.varlen` calls this operator. Its Python function cannot pass `lengths` in
     # PyTorch 2.11, unlike in 2.13.
     return torch.ops.aten._flash_attention_forward(
         query,
@@ -217,7 +228,7 @@ def attends_to_everything(config: Any) -> bool:
     kinds = getattr(text, "layer_types", None)
     if kinds is not None:
         return all(kind == "full_attention" for kind in kinds)
-    # GPT-Neo lists its layers in `attention_types`; every other layer has a window.
+    # GPT-Neo lists the kinds of its layers in `attention_types`. Windowed layers are "local".
     if getattr(text, "attention_types", None) is not None:
         return all(kind == "global" for kinds, _ in text.attention_types for kind in kinds)
     return getattr(text, "sliding_window", None) is None
@@ -231,16 +242,16 @@ def can_be_plain(config: Any) -> bool:
 def _no_mask_needed(
     *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """Return the mask of `plain_attention`: None for unpadded batches, which it treats as
-    causal."""
+    """Return the mask for `plain_attention`: None for unpadded batches, for which it applies causal
+    attention."""
     if attention_mask is None:
         return None
     return eager_mask(*args, attention_mask=attention_mask, **kwargs)
 
 
 def register(name: str = NAME) -> str:
-    """Register `plain_attention` (NAME) or `packed_attention` (PACKED) with transformers; returns
-    its name."""
+    """Register `plain_attention` (NAME) or `packed_attention` (PACKED) with transformers. Returns
+    the name."""
     packed = name == PACKED
     AttentionInterface.register(name, packed_attention if packed else plain_attention)
     AttentionMaskInterface.register(name, sdpa_mask if packed else _no_mask_needed)

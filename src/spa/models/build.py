@@ -1,5 +1,5 @@
-"""Resolve the model settings of a configuration: device, precision, attention, and the loaded
-policy."""
+"""Build the model of a configuration: choose device, precision and attention, load the policy, and
+prepare it for training."""
 
 import logging
 from functools import cache
@@ -31,11 +31,11 @@ from spa.seeds import stream_seed
 
 log = logging.getLogger(__name__)
 
-HEAD_TOLERANCE = 0.05  # log-probs differ by 1e-5 at most in float32, by 1e-2 in bfloat16
+HEAD_TOLERANCE = 0.05  # in nats; rounding causes at most 1e-5 in float32, 1e-2 in bfloat16
 
 
 def pick_device(cfg: Config) -> torch.device:
-    """The device of the run; also sets the number of CPU threads (`threads_of`)."""
+    """Return the device of the run. Also sets the number of CPU threads (`threads_of`)."""
     threads = threads_of(cfg)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -45,8 +45,8 @@ def pick_device(cfg: Config) -> torch.device:
 
 
 def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
-    """The autocast dtype of forward passes in training; None keeps the dtype of the weights, which
-    is always float32. `auto` is bfloat16 on CUDA and float32 on a CPU. On a CPU, runs resolve
+    """Return the autocast dtype of forward passes in training; None keeps the dtype of the weights,
+    which is always float32. `auto` is bfloat16 on CUDA and float32 on a CPU. On a CPU, runs resolve
     `auto` beforehand (`spa.models.precision`)."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
@@ -54,8 +54,8 @@ def pick_autocast(name: Dtype, device: torch.device) -> torch.dtype | None:
 
 
 def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
-    """The autocast dtype of the local engine: `rollout.dtype` on a CPU, the training precision on
-    CUDA."""
+    """Return the autocast dtype of the local engine: `rollout.dtype` on a CPU, the training
+    precision on CUDA."""
     asked = cfg.actor_rollout_ref
     return pick_autocast(
         asked.model.dtype if device.type == "cuda" else asked.rollout.dtype, device
@@ -65,9 +65,12 @@ def engine_autocast(cfg: Config, device: torch.device) -> torch.dtype | None:
 def pick_attention(
     name: str, model: str, device: torch.device, dtype: Dtype = "auto", *, code: bool = False
 ) -> str | None:
-    """Resolve the attention implementation. `auto` is plain attention on a CPU and packed attention
-    on CUDA in half precision. Otherwise the result is None, which means SDPA where the architecture
-    has it."""
+    """Resolve the setting `attn_implementation`.
+
+    If the architecture allows it, `auto` becomes plain attention on a CPU, and packed attention on
+    CUDA in half precision. In all other cases, `auto` becomes None, which means SDPA if the
+    architecture supports it.
+    """
     if name == "plain":
         return attention.register()
     if name != "auto":
@@ -83,7 +86,7 @@ def pick_attention(
 def is_tiny(model: str, *, code: bool = False) -> bool:
     """Return whether a model is the built-in one, or another small local model that plain attention
     supports."""
-    # A model of the Hub may not be on this machine yet, so its size is not known.
+    # The size of a Hub model is unknown, because it may not have been downloaded yet.
     if local_folder(model) is None:
         return False
     config = model_config(model, code=code)
@@ -95,8 +98,8 @@ def is_tiny(model: str, *, code: bool = False) -> bool:
 def load_actor(
     cfg: Config, name: str, device: torch.device, settings: ModelConfig | None = None
 ) -> tuple[Any, ChatTemplate]:
-    """Load the policy `name` onto the device, and its chat template. settings: the model section to
-    follow, by default PPO's.
+    """Load the policy `name` onto the device, and its chat template. `settings` is the model
+    section of the configuration, by default that of PPO.
 
     Raises ModelError if model and tokenizer do not match, or if the model's context is too short
     for the episodes.
@@ -130,8 +133,8 @@ def load_actor(
 
 
 def load_template(cfg: Config, name: str) -> ChatTemplate:
-    """Load the chat template of a model, or the configured one, and check it against what a server
-    would render.
+    """Load the chat template of a model, or the configured one, and compare its tokens with those
+    that a server would render.
 
     Raises ModelError if there is no template, or if a server would render other tokens than
     training uses.
@@ -156,7 +159,7 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
 @cache
 def _notice(text: str) -> None:
     """Log a notice once, however often a model is loaded."""
-    # The same as `FILE_ONLY` of spa.run.console.
+    # Equal to `FILE_ONLY` in spa.run.console, which keeps the line out of the console.
     log.info(text, extra={"file_only": True})
 
 
@@ -168,9 +171,11 @@ def make_trainable(
     seed: int,
     adapters: Path | None = None,
 ) -> None:
-    """Prepare a loaded policy or critic for training according to its model section: adapters
-    (initialized from `seed`, or read from the folder `adapters`), gradient checkpointing, packing,
-    compilation."""
+    """Prepare a loaded policy or critic for training as its model section specifies.
+
+    The settings are LoRA adapters (initialized from `seed`, or read from the folder `adapters`),
+    gradient checkpointing, packing and compilation.
+    """
     body = model.body if isinstance(model, Critic) else model
     if settings.lora_rank > 0:
         add_adapters(
@@ -186,14 +191,14 @@ def make_trainable(
         save_activations(body)
     if settings.packing or (settings.packing is None and device.type == "cuda"):
         autocast = pick_autocast(settings.dtype, device)
-        # Packing is tried in the precision of training, which limits how closely packed and padded
+        # Packing is tested in the training precision, which limits how closely packed and padded
         # rows can agree.
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             pack_rows(model)
     if settings.use_torch_compile:
         compile_body(model)
     elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
-        # With gradient checkpointing, no keys and values are kept that rows could share.
+        # Rows share the keys and values of a prefix, which gradient checkpointing would not keep.
         share_prefix(model)
 
 
@@ -209,7 +214,8 @@ def check_vocabulary(name: str, model: Any, template: ChatTemplate) -> None:
     embedding."""
     tokenizer = template.tokenizer
     # Text-only Gemma 3 models share a tokenizer with the vision models, but do not embed its image
-    # token. Texts never become special tokens, so only the template's special tokens are checked.
+    # token. Text is never encoded as special tokens, so only the special tokens of the template are
+    # checked.
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     told = template.start(({"role": "user", "content": "Hello"},), "")
     # Compare the highest id, not the number of ids: vocabularies have gaps, and embeddings often
@@ -240,7 +246,7 @@ def check_head(name: str, model: Any) -> None:
     """Raise ModelError if log-probs computed in chunks differ from the model's own. This rejects
     architectures that transform their logits in an unknown way, which would train on wrong
     numbers."""
-    # Any text will do: two ways to compute the same log-probs are compared.
+    # The tokens do not matter, because two ways to compute the same log-probs are compared.
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)
     ours, _ = token_logprobs(model, ids, mask)

@@ -1,6 +1,7 @@
-"""Log-probabilities, entropies and values of whole sequences without building [B, T, V], the
-distribution that tokens are sampled from, and PPO's critic, a causal LM's body with one value per
-token.
+"""Forward passes over whole sequences: log-probabilities, entropies and values of tokens.
+
+The logits [B, T, V] are never stored as a whole. The module also defines the distribution from
+which tokens are sampled, and PPO's critic: the body of a causal LM with one value per token.
 """
 
 import logging
@@ -24,8 +25,8 @@ VALUE_HEAD = "value_head.safetensors"
 
 
 class Critic(nn.Module):
-    """A value head on the body of a causal LM. The head starts at zero, so all initial values are
-    zero."""
+    """Value head on the body of a causal LM. The head is initialized with zeros, so all initial
+    values are zero."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -41,8 +42,8 @@ class Critic(nn.Module):
         return self.body.config
 
     def forward(self, input_ids: torch.Tensor, images: RowImages | None = None) -> torch.Tensor:
-        """input_ids int64 [B, T] -> values float32 [B, T]: the value of the state after reading
-        each token."""
+        """Return values, float32 [B, T], for `input_ids`, int64 [B, T]: the value of the state
+        after each token has been read."""
         seen = {} if images is None else images.inputs(input_ids)
         hidden = self.body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
         return self.value_head(hidden).squeeze(-1).float()
@@ -73,13 +74,13 @@ log = logging.getLogger(__name__)
 
 PLAIN = SamplingParams()
 # Largest relative difference at which two forward passes count as equal. Rounding gives 1e-6 in
-# float32 and a few 1e-3 in bfloat16; rows that attend to each other give 0.1 or more.
+# float32 and a few 1e-3 in bfloat16; rows that wrongly attend to each other give 0.1 or more.
 TOLERANCE = 1e-2
 # A shared prefix must save at least this many tokens to justify a second pass through the layers.
 WORTH_SHARING = 256
 LOGITS_CHUNK = 2**24  # elements of one [n, V] block of logits: 64 MiB in fp32
-# Blocks are larger on a GPU, because the backward pass of each reads and writes the gradient of the
-# whole output matrix.
+# Blocks are larger on a GPU, because the backward pass of each block reads and writes the gradient
+# of the whole output matrix.
 GPU_LOGITS_CHUNK = 2**26
 
 
@@ -93,14 +94,16 @@ def token_logprobs(
     entropy_grad: bool = False,
     sampling: SamplingParams = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and entropies (in nats) of the masked predictions under the distribution that
-    `sampling` samples from, by default that of the raw logits. Top-k and top-p are applied to the
-    logits of this model; the token in `input_ids` is never excluded.
+    """Return the log-probs and entropies (in nats) of masked predictions.
 
-    input_ids: int64 [B, T], right-padded; mask: bool [B, A], True where the prediction of the next
-    token is wanted; images: the rows' images, for a vision model. Returns two float32 [B, A], zero
-    where the mask is False. Entropies are zero without `with_entropy`, and carry a gradient only
-    with `entropy_grad`.
+    They refer to the distribution that `sampling` samples from, by default the softmax of the raw
+    logits. Top-k and top-p are applied to the logits of this model, but never exclude the token in
+    `input_ids`.
+
+    `input_ids` is int64 [B, T], right-padded. `mask` is bool [B, A] with A = T - 1: entry t selects
+    the prediction of token t + 1. `images` are the images of the rows, for a vision model. Returns
+    two float32 tensors [B, A], zero where the mask is False. Entropies are zero without
+    `with_entropy`, and have a gradient only with `entropy_grad`.
     """
     picked = _read(
         layers_of(model),
@@ -135,7 +138,7 @@ def token_logprobs(
 
 
 def layers_of(model: Any) -> Any:
-    """The layers below the head, of a policy with or without adapters or of a critic."""
+    """Return the layers below the head: of a policy, with or without adapters, or of a critic."""
     if isinstance(model, Critic):
         return model.body
     # peft's wrapper holds the causal language model, which in turn holds the layers.
@@ -147,17 +150,17 @@ def layers_of(model: Any) -> Any:
 
 
 def chunk_rows(model: Any) -> int:
-    """Number of positions per chunk of logits, chunked because [B, T, V] would be the largest
-    tensor."""
+    """Return the number of positions per chunk of logits. All logits, [B, T, V], would be the
+    largest tensor in memory."""
     weight = model.get_output_embeddings().weight
     return max(1, (GPU_LOGITS_CHUNK if weight.is_cuda else LOGITS_CHUNK) // weight.shape[0])
 
 
 def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """The logits, float32 [n, V], of hidden states [n, H]."""
+    """Return the logits, float32 [n, V], of hidden states [n, H]."""
     # The softmax over the vocabulary needs float32: bfloat16 loses too much of a log-prob.
     logits = model.get_output_embeddings()(hidden).float()
-    # Gemma 2 bounds its logits after the head, but only the head is called here.
+    # Gemma 2 bounds its logits in a step after the head, which a call of the head alone leaves out.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     return torch.tanh(logits / softcap) * softcap if softcap else logits
 
@@ -185,12 +188,13 @@ def policy_logits(
     if sampling.top_p < 1:
         ordered, order = kept.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
-        # Each token is judged by the mass before it, so that the token that crosses top_p is kept.
+        # Compare the mass before each token with top_p, so that the token that crosses top_p is
+        # kept.
         outside = probs.cumsum(-1) - probs >= sampling.top_p
         kept = kept.masked_fill(
             torch.zeros_like(outside).scatter(-1, order, outside), float("-inf")
         )
-    # With the current weights, top_k or top_p may exclude the sampled token. It is kept, so that
+    # With changed weights, top_k or top_p may exclude a token that was sampled. Keep it, so that
     # its log-prob is finite.
     if keep is not None and kept is not logits:
         kept = kept.scatter(-1, keep[:, None], logits.gather(-1, keep[:, None]))
@@ -222,8 +226,8 @@ def _chunk(
 def token_values(
     critic: Critic, input_ids: torch.Tensor, mask: torch.Tensor, *, images: RowImages | None = None
 ) -> torch.Tensor:
-    """The value of the state before each masked prediction: float32 [B, A], zero where the mask is
-    False."""
+    """Return the value of the state before each masked prediction: float32 [B, A], zero where the
+    mask is False. Arguments as in `token_logprobs`."""
     packed = packs_rows(critic)
     shared = shares_prefix(critic)
     if not packed and not shared:
@@ -247,22 +251,22 @@ def _read(
     shared: bool = False,
     images: RowImages | None = None,
 ) -> torch.Tensor:
-    """The hidden states [N, H] that predict the masked tokens, row by row."""
+    """Return the hidden states [N, H] that predict the masked tokens, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
-        # The number of tokens saved: all rows but the first skip the prefix.
+        # Compare the number of tokens saved: all rows but the first skip the prefix.
         if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)
         return _read_whole(body, input_ids, **seen)[:, :-1][mask]
-    # Each row is read up to its last wanted prediction, which the mask shows.
+    # Read each row only up to the last prediction in its mask.
     wanted = nn.functional.pad(mask, (0, 1))
     columns = torch.arange(input_ids.shape[1], device=mask.device)
     read = columns[None] <= (wanted * columns).amax(1, keepdim=True)
     read &= mask.any(1, keepdim=True)
     if not read.any():
         read[0, 0] = True  # a model needs at least one token
-    # [1, N]: a position of 0 marks where the next row begins.
+    # Positions, [1, N]. A position of 0 marks the start of a row.
     positions = columns.expand_as(read)[read][None]
     packing = _packing(read.sum(1)) if body.config._attn_implementation == PACKED else {}
     hidden = body(
@@ -272,7 +276,7 @@ def _read(
 
 
 def _packing(lengths: torch.Tensor) -> dict[str, Any]:
-    """Arguments of `packed_attention` for sequences of these lengths, int64 [B]."""
+    """Return the arguments of `packed_attention` for sequences of these lengths, int64 [B]."""
     starts = nn.functional.pad(lengths[lengths > 0].cumsum(0), (1, 0)).int()
     return {
         "cu_seq_lens_q": starts,
@@ -283,19 +287,19 @@ def _packing(lengths: torch.Tensor) -> dict[str, Any]:
 
 
 def common_prefix(input_ids: torch.Tensor, mask: torch.Tensor) -> int:
-    """Number of leading tokens that all rows share and that are not in the loss: for agents, the
-    rules of the game."""
+    """Return the number of leading tokens that are equal in all rows and not in `mask`. In agent
+    data, these are the rules of the game."""
     differs = (input_ids[:, :-1] != input_ids[:1, :-1]) | mask  # [B, A]
     columns = differs.any(0).nonzero()
     return int(columns[0]) if len(columns) else 0
 
 
 def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor:
-    """Hidden states [B, T - prefix, H] after a common prefix that is read once; all rows' gradients
-    flow into it."""
+    """Return hidden states [B, T - prefix, H] after a common prefix. The prefix is read once, and
+    receives the gradients of all rows."""
     cache: Any = DynamicCache()
     body(input_ids=input_ids[:1, :prefix], past_key_values=cache, use_cache=True)
-    # Views, not copies: the rows share these keys and values, and their gradients meet there.
+    # Views, not copies: all rows use the same keys and values, in which their gradients add up.
     for layer in cache.layers:
         layer.keys, layer.values = (
             part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values)
@@ -311,19 +315,19 @@ def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor
 
 
 def _read_whole(body: Any, input_ids: torch.Tensor, **seen: Any) -> torch.Tensor:
-    """Hidden states [B, T, H] of right-padded rows."""
+    """Return the hidden states [B, T, H] of right-padded rows."""
     return body(input_ids=input_ids, use_cache=False, **seen).last_hidden_state
 
 
 def _trial_rows(body: Any) -> torch.Tensor:
-    """int64 [2, 7]: two rows of different tokens, for trial forward passes."""
+    """Return int64 [2, 7]: two rows of different tokens, for trial forward passes."""
     vocabulary = body.get_input_embeddings().weight.shape[0]
     return (torch.arange(14, device=body.device).view(2, 7) * 7 + 1) % vocabulary
 
 
 def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torch.Tensor]) -> float:
-    """The largest difference between the results of two forward passes, relative to the largest
-    value. Restores the model's training mode."""
+    """Return the largest difference between the results of two forward passes, relative to the
+    largest value. The model's training mode is restored."""
     was_training = model.training
     # `eval` turns off dropout, which would differ between the two passes.
     model.eval()
@@ -335,9 +339,13 @@ def _gap(model: Any, usual: Callable[[], torch.Tensor], other: Callable[[], torc
 
 
 def share_prefix(model: Any) -> bool:
-    """Read a prefix that all rows of a batch share once instead of once per row, if a trial shows
-    that this does not change the outputs of the model. Returns whether prefixes are shared. Vision
-    models, and models with sliding windows or linear attention, do not share them."""
+    """Let the rows of a batch share a common prefix, so that it is read once instead of once per
+    row.
+
+    This is enabled only if a trial shows that the model's outputs do not change. Vision models, and
+    models with sliding windows or linear attention, do not share prefixes. Returns whether sharing
+    is enabled.
+    """
     body = layers_of(model)
     same = False
     if not sees(body.config) and attends_to_everything(body.config):
@@ -352,20 +360,22 @@ def share_prefix(model: Any) -> bool:
 
 
 def shares_prefix(model: Any) -> bool:
-    """Return whether `share_prefix` was called for the model and it supports prefix sharing."""
+    """Return whether `share_prefix` has enabled prefix sharing for the model."""
     return getattr(model, "shares_prefix", False)
 
 
 def pack_rows(model: Any) -> bool:
-    """Let the rows of a batch be packed into one sequence without padding, if a trial shows that
-    the model keeps them apart. A position id of 0 marks the start of a row (no attention mask, no
-    cache). Returns whether rows are packed. Vision models get padded rows, because their positions
-    depend on the images."""
+    """Let the rows of a batch be packed into one sequence without padding.
+
+    There is no attention mask and no cache: a position id of 0 marks the start of a row. Packing is
+    enabled only if a trial shows that packed rows do not attend to each other. Vision models use
+    padded rows, because their positions depend on the images. Returns whether packing is enabled.
+    """
     body = layers_of(model)
     if sees(body.config):
         return False
     ids = _trial_rows(body)
-    # The rows need different numbers of predictions, so that rows of unequal length are packed.
+    # The masks differ, so that the trial packs rows of unequal length.
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3], device=body.device)
     gap = _gap(model, *(partial(_read, body, ids, mask, packed=flag) for flag in (False, True)))
     packs = gap <= TOLERANCE
@@ -380,7 +390,7 @@ def pack_rows(model: Any) -> bool:
 
 
 def packs_rows(model: Any) -> bool:
-    """Return whether `pack_rows` was called for the model and it supports packing."""
+    """Return whether `pack_rows` has enabled packing for the model."""
     return getattr(model, "packs_rows", False)
 
 
@@ -403,9 +413,12 @@ def switch_off_dropout(model: nn.Module) -> None:
 def micro_batches(
     lengths: torch.Tensor, *, rows: int | None, max_tokens: int | None, packed: bool = False
 ) -> Iterator[torch.Tensor]:
-    """Row indices, int64, of consecutive micro-batches: `rows` rows each, or as many as fit into
-    `max_tokens` tokens (of padded length, unless they are `packed`). Rows are sorted by length to
-    reduce padding; the order is deterministic."""
+    """Yield the row indices, int64, of each micro-batch.
+
+    A micro-batch has `rows` rows, or the largest number that fits into `max_tokens` tokens. Padding
+    counts towards `max_tokens` unless rows are `packed`. Rows are sorted by length to reduce
+    padding; the order is deterministic.
+    """
     order = torch.argsort(lengths, stable=True, descending=True)
     ends = lengths[order].cumsum(0)
     start = 0

@@ -1,5 +1,5 @@
-"""Download models and data sets from the Hugging Face Hub: once, as a whole, without files that
-could run code."""
+"""Download models and data sets from the Hugging Face Hub into the local cache. By default, files
+that could run code are left out."""
 
 import functools
 from collections.abc import Iterator
@@ -33,11 +33,12 @@ OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights i
 
 @functools.cache
 def download_model(name: str, *, code: bool = False, endpoint: str | None = None) -> Path:
-    """The folder of a Hub model (owner/name) in the local cache, downloaded if it is not there yet.
+    """Return the folder of a Hub model (owner/name) in the local cache. Downloads the model if it
+    is not there yet.
 
-    Without a network, an earlier download is used. code: also download the model's Python files.
-    endpoint: a server to use instead of the Hub. Raises ModelError that says how to fix the
-    problem.
+    Without a network, an earlier download is used. With `code`, the model's Python files are
+    downloaded, too. `endpoint` is the URL of a server to use instead of the Hub. Raises ModelError,
+    which says how to fix the problem.
     """
     patterns = [*FILES, *(CODE if code else ())]
     with explained(name, "model", ModelError):
@@ -56,8 +57,11 @@ def is_data_name(name: str) -> bool:
 
 @functools.cache
 def download_data(name: str, *, endpoint: str | None = None) -> Path:
-    """The folder of a Hub data set (owner/name) in the local cache, downloaded if needed. Raises
-    DataError that says how to fix the problem."""
+    """Return the folder of a Hub data set (owner/name) in the local cache. Downloads the data if
+    needed.
+
+    Raises DataError, which says how to fix the problem.
+    """
     with explained(name, "dataset", DataError):
         return Path(
             snapshot_download(
@@ -71,7 +75,8 @@ def download_data(name: str, *, endpoint: str | None = None) -> Path:
 
 @contextmanager
 def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[None]:
-    """Turn errors of the Hub into errors that say what to do."""
+    """Turn errors of the Hub client into `error_type`, with a message that says how to fix the
+    problem."""
     what, key = ("model", "model_path") if kind == "model" else ("data set", "data.train_files")
     page = (
         f"https://huggingface.co/{name}"

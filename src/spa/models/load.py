@@ -35,22 +35,24 @@ from spa.models.vision import ImageReader, image_reader
 
 BUILTIN = "builtin:tiny"
 BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
-"""The environment types that the built-in model can read; a test compares them with its
-pre-training."""
+"""Environment types that the built-in model can read. A test compares them with its pre-training
+data."""
 KEPT = Path("~/.cache/spa/models")
-"""Folder of models with a plain name such as `smollm2`, written by `spa model import-gguf
-smollm2`."""
+"""Folder of imported models, which have plain names such as `smollm2`. `spa model import-gguf
+smollm2` writes to it."""
 # Matches `global_step_1505`, the folder name of the original's checkpoints and of spa's.
 _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_source(name: str, *, code: bool = False) -> Path:
-    """Resolve a model name to a folder: the built-in model's, a local one, or a Hub model's in the
-    local cache. If the folder itself is not a model but has `global_step_N` children (a downloaded
-    checkpoint), the newest child is returned.
+    """Resolve a model name to a folder: that of the built-in model, a local one, or that of a Hub
+    model in the local cache.
 
-    code: also download the Python files of a Hub model. Raises ModelError for a folder that lacks a
-    configuration or safetensors weights.
+    If the folder is not itself a model but has `global_step_N` children (a downloaded checkpoint),
+    the child with the largest N is returned. The folder may also hold only a LoRA adapter.
+
+    With `code`, the Python files of a Hub model are downloaded, too. Raises ModelError if there is
+    no such model, or if its folder lacks a configuration or safetensors weights.
     """
     path = local_folder(name)
     if path is None:
@@ -94,8 +96,8 @@ def model_source(name: str, *, code: bool = False) -> Path:
 
 
 def require_whole_model(name: str, *, code: bool) -> Path:
-    """The folder of a model that vLLM can load. Raises ModelError for a LoRA adapter without its
-    base model."""
+    """Return the folder of a model that vLLM can load. Raises ModelError for a LoRA adapter without
+    its base model."""
     source = model_source(name, code=code)
     if not (source / "config.json").is_file():
         raise ModelError(
@@ -106,7 +108,7 @@ def require_whole_model(name: str, *, code: bool) -> Path:
 
 
 def base_source(name: str, *, code: bool) -> Path:
-    """The folder of a model; for a LoRA adapter, the folder of its base model."""
+    """Return the folder of a model; for a LoRA adapter, return the folder of its base model."""
     source = model_source(name, code=code)
     if (source / "config.json").is_file():
         return source
@@ -114,8 +116,8 @@ def base_source(name: str, *, code: bool) -> Path:
 
 
 def _merge_command(folder: Path) -> str | None:
-    """The command that merges the shards in a folder into a model; None if the folder has no
-    shards."""
+    """Return the shell command that merges the weight shards in a folder into a model; None if the
+    folder has no shards."""
     if any(folder.glob("model_world_size_*_rank_*.pt")):
         return f"python -m verl.model_merger merge --backend fsdp --local_dir {folder} --target_dir OUT"
     if any(folder.glob("*.distcp")):
@@ -126,8 +128,8 @@ def _merge_command(folder: Path) -> str | None:
 
 
 def _compiled_prefix(folder: Path) -> dict[str, str] | None:
-    """The key mapping for weights of a compiled model, whose names begin with `_orig_mod.`; None
-    for other weights."""
+    """Return the key mapping for weights of a compiled model, whose names begin with `_orig_mod.`;
+    None for other weights."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             if any(name.startswith("_orig_mod.") for name in file.keys()):  # noqa: SIM118 - no dict
@@ -136,8 +138,8 @@ def _compiled_prefix(folder: Path) -> dict[str, str] | None:
 
 
 def indexed_weights(folder: Path) -> list[Path]:
-    """The weight files in subfolders that a model's index lists. Raises ModelError if the index is
-    damaged."""
+    """Return the weight files in subfolders that a model's index lists. Raises ModelError if the
+    index is damaged."""
     named: set[str] = set()
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
@@ -154,8 +156,8 @@ def indexed_weights(folder: Path) -> list[Path]:
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder on this machine that a model name refers to: the built-in model, a path, or an
-    imported model. None if the name is not local."""
+    """Return the folder on this machine that a model name refers to: the built-in model's, a path,
+    or that of an imported model. None if there is no such folder."""
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
     snapshots = [
@@ -166,15 +168,15 @@ def local_folder(name: str) -> Path | None:
 
 
 def kept_model(name: str) -> Path:
-    """Folder of the imported model `name`, which may not exist."""
+    """Return the folder of the imported model `name`. It may not exist."""
     return KEPT.expanduser() / name
 
 
 def load_tokenizer(
     name: str, *, trust_remote_code: bool = False, chat_template: str | None = None
 ) -> Any:
-    """Load the tokenizer of a model. chat_template: a file with a Jinja chat template that replaces
-    the tokenizer's own.
+    """Load the tokenizer of a model. `chat_template` is a file with a Jinja chat template that
+    replaces the tokenizer's own.
 
     Folders that name PreTrainedTokenizerFast are loaded with exactly that class, because
     AutoTokenizer replaces an unusual tokenizer by the one it expects for the architecture.
@@ -201,15 +203,16 @@ def load_tokenizer(
                 f"actor_rollout_ref.model.chat_template: {chat_template} cannot be read "
                 f"({error}). Name a text file with a Jinja chat template."
             ) from error
-    # Some editors begin a file with a byte-order mark, which would open every prompt.
+    # Some editors begin a file with a byte-order mark, which would be the first token of every
+    # prompt.
     if isinstance(tokenizer.chat_template, str):
         tokenizer.chat_template = tokenizer.chat_template.removeprefix("\ufeff")
     return tokenizer
 
 
 def stop_ids(name: str, *, code: bool = False) -> tuple[int, ...]:
-    """The ids that end a response according to the model's generation config; empty without one.
-    Raises ModelError if it is not JSON."""
+    """Return the token ids that end a response according to the model's generation config; empty
+    without a generation config. Raises ModelError if it is not valid JSON."""
     path = base_source(name, code=code) / "generation_config.json"
     if not path.is_file():
         return ()
@@ -237,9 +240,10 @@ def load_policy(
 ) -> Any:
     """Load a causal LM in evaluation mode; without `head`, only its body. Reads safetensors only.
 
-    attention: None means SDPA where the architecture supports it, else the eager implementation of
-    transformers (attention sinks, soft caps). Raises ModelError if weights are missing or do not
-    fit the configuration.
+    If `attention` is None, SDPA is used where the architecture supports it. Otherwise, for example
+    with attention sinks or soft caps, the eager implementation of transformers is used. If the
+    folder holds a LoRA adapter, it is merged into its base model. Raises ModelError if weights are
+    missing or do not fit the configuration.
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "config.json").is_file():
@@ -281,8 +285,8 @@ def check_finite(model: nn.Module, name: str) -> None:
     """Raise ModelError if a weight is NaN or infinite: such a model produces noise, and no setting
     can fix it.
 
-    A sum detects it in one pass over the memory; only if the sum is not finite are single weights
-    checked.
+    The sum of a tensor is computed first, in one pass over the memory. Single weights are checked
+    only if the sum is not finite.
     """
     for key, weight in model.named_parameters():
         if (
@@ -331,7 +335,7 @@ def load_critic(
     attention: str | None = None,
     trust_remote_code: bool = False,
 ) -> Critic:
-    """Load a critic on the body of a causal LM, or a saved critic with its head."""
+    """Load a saved critic, or build a critic on the body of a causal LM."""
     source = model_source(name, code=trust_remote_code)
     # A saved critic is a body without a language-model head.
     saved = (source / VALUE_HEAD).is_file()
@@ -345,7 +349,8 @@ def load_critic(
 
 
 def save_activations(model: Any) -> None:
-    """Recompute activations in the backward pass instead of keeping them (gradient checkpointing)."""
+    """Enable gradient checkpointing: the backward pass recomputes activations, so they need not be
+    stored."""
     # The name of the method depends on the version of transformers.
     enable = (
         getattr(model, "activation_checkpointing_enable", None)
@@ -356,7 +361,7 @@ def save_activations(model: Any) -> None:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn the loader's errors into a ModelError that says what to do."""
+    """Turn the loader's errors into a ModelError that says how to fix the problem."""
     try:
         yield
     except (SpaError, MemoryError):
@@ -379,7 +384,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def model_config(name: str, *, code: bool = False) -> Any:
-    """Load the configuration of a model, without its weights. code: allow running the model's
+    """Load the configuration of a model, without its weights. `code` allows running the model's
     Python files."""
     source = base_source(name, code=code)
     with _explained(name):

@@ -1,5 +1,5 @@
-"""LoRA (arXiv 2106.09685) through peft: adapters are added to the model, saved separately, and
-merged into plain weights on export.
+"""LoRA (arXiv 2106.09685) through peft: add adapters to a model, save them separately, and merge
+them into plain weights on export.
 
 The layers are added to the model in place, so that code for causal language models also works with
 adapters.
@@ -37,7 +37,7 @@ _READ = (
 )
 """Settings of a saved adapter that merging supports, or that do not affect it."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
-"""Values of `init_lora_weights` that leave the base model as it is."""
+"""Values of `init_lora_weights` that do not change the weights of the base model."""
 _MERGE = (
     "Merge the adapter into its base model with peft (merge_and_unload), and name the merged model."
 )
@@ -51,15 +51,15 @@ def add_adapters(
     target_modules: str | Sequence[str] = "all-linear",
     seed: int,
 ) -> None:
-    """Add LoRA layers to `model`; from then on only these are trained. Initially they have no
-    effect.
+    """Add LoRA layers to `model` in place, and freeze all other weights. Initially the layers have
+    no effect.
 
-    target_modules: "all-linear" (all except the output layer) or names of modules. Raises
-    ModelError if no module has such a name, or if peft is not installed.
+    `target_modules` is "all-linear" (all linear layers except the output layer) or a list of module
+    names. Raises ModelError if no module has such a name, or if peft is not installed.
     """
     peft = _peft()
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
-    # No dropout: PPO compares log-probs of two passes.
+    # No dropout, because PPO compares the log-probs of two forward passes.
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
     )
@@ -74,8 +74,8 @@ def add_adapters(
         raise ModelError(
             f"lora.target_modules: the model has no module named {targets}. {hint}"
         ) from error
-    # peft ignores a name that matches no module, unless no name matches. A critic has no output
-    # layer.
+    # peft raises an error only if none of the names matches a module. `lm_head` may be missing,
+    # because a critic has no output layer.
     adapted = [f".{name}" for name in _tuner_layers(model)]
     named = [] if isinstance(targets, str) else [name for name in targets if name != "lm_head"]
     missing = [name for name in named if not any(layer.endswith(f".{name}") for layer in adapted)]
@@ -88,7 +88,7 @@ def add_adapters(
 
 
 def _inject(model: Any, config: Any, seed: int) -> None:
-    # `fork_rng` restores the global generator, so that other random numbers do not change.
+    # `fork_rng` restores the global generator, so that LoRA does not change other random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft samples the first matrices from the global generator
         _peft().inject_adapter_in_model(config, model, _NAME)
@@ -110,8 +110,8 @@ def has_adapters(model: Any) -> bool:
 
 @contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
-    """Switch the adapters off within the block, which gives the reference policy at no memory
-    cost."""
+    """Switch the adapters off within the block. The model is then the reference policy, which takes
+    no memory of its own."""
     layers = _tuner_layers(model)
     for layer in layers.values():
         layer.enable_adapters(False)
@@ -143,7 +143,7 @@ def save_model(model: Any, folder: Path) -> None:
     )
     config = copy.copy(model.peft_config[_NAME])
     config.inference_mode = True
-    # peft holds the names in a set, whose order differs between processes.
+    # peft keeps the names in a set, whose order differs between processes.
     if not isinstance(config.target_modules, str):
         config.target_modules = sorted(config.target_modules)
     config.save_pretrained(apart)
@@ -217,7 +217,8 @@ def apply_adapter(model: Any, folder: Path) -> None:
             "trained on."
         ) from error
     load_adapters(model, folder)
-    # Merge while the adapters are attached; load the result once the plain layers are restored.
+    # Compute the merged weights before the adapters are removed, and load them into the plain
+    # layers.
     state = merged_state(model)
     for name, layer in _tuner_layers(model).items():
         parent, _, last = name.rpartition(".")
@@ -264,7 +265,8 @@ def _saved_config(folder: Path) -> Any:
 
 @torch.no_grad()
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's weights with the adapters merged, under the names of a model without adapters."""
+    """Return the model's weights with the adapters merged, under the names of a model without
+    adapters."""
     state = {
         key.replace(".base_layer.", "."): value
         for key, value in model.state_dict().items()
@@ -276,8 +278,8 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
 
 
 def merged_weight(layer: Any) -> torch.Tensor:
-    """The weight of a linear layer with its adapter, if it has one: W plus the scaled product of
-    the adapter's two matrices."""
+    """Return the weight of a linear layer. If it has an adapter, the scaled product of the
+    adapter's two matrices is added."""
     if not hasattr(layer, "get_delta_weight"):
         return layer.weight
     return layer.get_base_layer().weight + layer.get_delta_weight(_NAME)

@@ -1,7 +1,8 @@
-"""Estimate the memory of training and rollouts by plain arithmetic on a model's shape.
+"""Estimate the memory of training and rollouts from a model's dimensions.
 
-Accurate to about 25 %. Counts float32 weights, gradients and Adam moments; activations of one
-micro-batch under autocast; one chunk of logits; keys and values of all concurrent episodes.
+Accurate to about 25 %. The estimate covers float32 weights, gradients and Adam moments; the
+activations of one micro-batch under autocast; one chunk of logits; and the keys and values of all
+concurrent episodes.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a model that determine its memory. query_width, key_width: number of query or
-    key heads times the head size."""
+    """Dimensions of a model that determine its memory. `query_width` and `key_width` are the number
+    of query and of key heads, each times the head size."""
 
     parameters: int
     layers: int
@@ -59,13 +60,14 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
-    """Number of trained parameters of LoRA on all linear layers: two matrices of rank `rank`
-    each."""
+    """Return the number of parameters that LoRA trains if all linear layers have adapters of rank
+    `rank`."""
     return rank * shape.linear_widths * shape.layers
 
 
 def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
-    """Bytes of weights, gradients and Adam moments of a model in training."""
+    """Return the bytes of weights, gradients and Adam moments during training. `lora_rank` 0 means
+    full training."""
     # Weights, gradients and two Adam moments, four numbers for each parameter.
     if lora_rank == 0:
         return 4 * FULL * shape.parameters
@@ -74,11 +76,13 @@ def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
 
 
 def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: int = HALF) -> int:
-    """Bytes that a forward pass over `tokens` tokens keeps for its backward pass, without logits.
+    """Return the bytes that a forward pass over `tokens` tokens keeps for its backward pass,
+    without logits.
 
-    width: bytes of a number in matrix products. The residual stream and the norms stay in float32.
+    `width` is the number of bytes per number in matrix products. The residual stream and the norms
+    are in float32.
     """
-    # What one layer keeps for each token.
+    # Bytes that one layer keeps per token.
     residual = 2 * FULL * shape.hidden
     norms = 2 * (2 * FULL + width) * shape.hidden
     attention = width * (3 * shape.query_width + 4 * shape.key_width)
@@ -92,11 +96,13 @@ def activations(shape: ModelShape, tokens: int, *, checkpointing: bool, width: i
 
 
 def logits() -> int:
-    """Bytes of one chunk of logits with its copies; only one chunk is in memory at a time."""
+    """Return the bytes of one chunk of logits with its copies. Only one chunk is in memory at a
+    time."""
     return LOGIT_COPIES * FULL * GPU_LOGITS_CHUNK
 
 
 def cache(shape: ModelShape, episodes: int, length: int, *, width: int = HALF) -> int:
-    """Bytes of the keys and values of `episodes` concurrent episodes of `length` tokens each."""
-    # The factor 2 stands for keys and values.
+    """Return the bytes of the keys and values of `episodes` concurrent episodes of `length` tokens
+    each. `width` is the number of bytes per number."""
+    # The factor 2 counts keys and values.
     return episodes * 2 * length * shape.layers * shape.key_width * width

@@ -1,10 +1,10 @@
-"""The precision of a run on a CPU, chosen once per run from a table of CPU features.
+"""Choose the precision of a run on a CPU, once per run, from a table of CPU features.
 
-Measured with a model of 135M parameters, one thread. AMX: matrices in bfloat16 are 10 times as fast
-as in float32. AVX-512 with bfloat16 dot products (AMD Zen 4 and 5): 4 times. Without either,
-bfloat16 is emulated: on AVX2 a matrix product takes 5 to 60 times as long as in float32, so float32
-replaces it. Small models (`build.is_tiny`) stay in float32, because matrix products are not their
-bottleneck.
+The table follows measurements with a model of 135M parameters on one thread. With AMX, matrix
+products in bfloat16 are 10 times as fast as in float32; with the bfloat16 dot products of AVX-512
+(AMD Zen 4 and 5), 4 times. CPUs without either emulate bfloat16: on AVX2, a matrix product then
+takes 5 to 60 times as long as in float32, so float32 replaces it. Small models (`build.is_tiny`)
+use float32 everywhere, because matrix products are not their bottleneck.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ PRECISION: dict[Feature, Dtype] = {"amx": "bfloat16", "avx512_bf16": "bfloat16",
 
 
 def processor_feature() -> Feature:
-    """The fastest bfloat16 matrix instructions of this CPU."""
+    """Return the fastest bfloat16 matrix instructions of this CPU."""
     for feature, question in (
         ("amx", "_is_amx_tile_supported"),
         ("avx512_bf16", "_is_avx512_bf16_supported"),
@@ -60,9 +60,9 @@ def precision_of(
     readable `config.yaml` of `folders` (which may itself be `auto` in an old run), else the value
     from the table.
 
-    So a run that moves to another CPU keeps its precision. Explicit values are kept, except
-    bfloat16 on a CPU that only emulates it, which counts as `auto`. If the trainer computes in
-    float32, so does the engine.
+    Reading a saved `config.yaml` lets a run that moves to another CPU keep its precision. Explicit
+    values are kept, except bfloat16 on a CPU that only emulates it, which counts as `auto`. If the
+    trainer computes in float32, `auto` means float32 for the engine, too.
     """
     part = cfg.actor_rollout_ref
     asked: dict[str, Dtype] = {
@@ -83,7 +83,7 @@ def precision_of(
     best: Dtype = "float32" if tiny else PRECISION[feature]
     trained = asked[KEYS[0]] if asked[KEYS[0]] != "auto" else kept.get(KEYS[0], best)
     table: dict[str, Dtype] = dict.fromkeys(asked, trained)
-    # A bfloat16 sampler with a float32 trainer would be a different policy.
+    # A policy sampled in bfloat16 would differ from one trained in float32.
     table[KEYS[1]] = "float32" if trained == "float32" else best
     return {
         key: kept.get(key, table[key]) if value == "auto" else value for key, value in asked.items()
@@ -91,7 +91,7 @@ def precision_of(
 
 
 def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
-    """`cfg` with the precisions that `precision_of` returns."""
+    """Return `cfg` with the precisions that `precision_of` has chosen."""
     part = cfg.actor_rollout_ref
     model = replace(part.model, dtype=chosen[KEYS[0]])
     rollout = replace(part.rollout, dtype=chosen[KEYS[1]])
@@ -104,7 +104,7 @@ def with_precision(cfg: Config, chosen: Mapping[str, Dtype]) -> Config:
 
 
 def _saved(folder: Path) -> dict[str, Dtype]:
-    """The precisions in a stage's `config.yaml`; empty if it cannot be read."""
+    """Read the precisions in a stage's `config.yaml`; empty if it cannot be read."""
     try:
         # Read as plain YAML, since the file may come from a version with another schema.
         tree = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))

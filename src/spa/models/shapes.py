@@ -1,5 +1,5 @@
-"""Architectures of well-known models, for computing their size and making random weights of their
-shape without a network. Numbers come from the models' published configurations."""
+"""Architectures of well-known models, for computing their size and creating random weights without
+a network. Numbers come from the models' published configurations."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ _LLAMA_1B: dict[str, Any] = {
 
 
 def known_config(name: str) -> PretrainedConfig | None:
-    """The configuration of Qwen2.5 (0.5B, 1.5B, 3B) and Llama 3.2 (1B), by their Hub names; None
+    """Return the configuration of Qwen2.5 (0.5B, 1.5B, 3B) or Llama 3.2 (1B) by its Hub name; None
     for other names."""
     # "Qwen/Qwen2.5-0.5B-Instruct" has the shape of "Qwen2.5-0.5B".
     short = name.rpartition("/")[2].removesuffix("-Instruct")

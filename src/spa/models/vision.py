@@ -1,9 +1,9 @@
-"""Images for vision models: the number of tokens per image, and the model inputs besides the token
-ids.
+"""Images for vision models: the number of tokens per image, and the model inputs that accompany the
+token ids.
 
-A supported vision model has a tokenizer that writes one image token per image, and reads the
-image's features at copies of that token. In Qwen2-VL and its successors the number of copies
-depends on the image size; in LLaVA it is fixed.
+The chat template of a supported model writes one image token per image. The model reads the image's
+features at copies of that token. In Qwen2-VL and its successors the number of copies depends on the
+image size; in LLaVA it is fixed.
 """
 
 import io
@@ -26,8 +26,9 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 class ImageReader:
     """Encodes images with a model's image processor.
 
-    image_id: id of the image token. merge: image patches per token along each axis, if the number
-    of tokens depends on the image size. fixed: tokens per image otherwise.
+    `image_id` is the id of the image token. If the number of tokens depends on the image size,
+    `merge` is the number of image patches per token along each axis. Otherwise, `fixed` is the
+    number of tokens per image.
     """
 
     processor: Any
@@ -36,12 +37,12 @@ class ImageReader:
     fixed: int | None = None
 
     def inputs(self, images: Sequence[bytes]) -> dict[str, torch.Tensor]:
-        """The model's inputs for images (PNG files), in order."""
+        """Return the model inputs for images (PNG files), in order."""
         encoded = self.processor(images=[from_png(image) for image in images], return_tensors="pt")
         return {key: value for key, value in encoded.items() if isinstance(value, torch.Tensor)}
 
     def lengths(self, images: Sequence[bytes]) -> list[int]:
-        """Number of tokens of each image."""
+        """Return the number of tokens of each image."""
         if self.fixed is not None:
             return [self.fixed] * len(images)
         # `image_grid_thw` counts patches; one token covers merge x merge of them.
@@ -68,19 +69,20 @@ class ImageReader:
         ]
 
     def rows(self, images: Sequence[Sequence[bytes]]) -> "RowImages":
-        """Encode the images of a batch, row by row."""
+        """Encode the images of a batch. `images` has the PNG files of each row."""
         return RowImages(tuple(self.inputs(row) if row else {} for row in images), self.image_id)
 
 
 @dataclass(frozen=True, eq=False)
 class RowImages:
-    """A batch's encoded images: per row, tensors that are concatenated along their first axis."""
+    """Encoded images of a batch. `rows` has the model inputs of each row, which are concatenated
+    along their first axis."""
 
     rows: tuple[dict[str, torch.Tensor], ...]
     image_id: int
 
     def __getitem__(self, rows: torch.Tensor) -> "RowImages":
-        """The images of these rows (int64 or bool [B])."""
+        """Select rows, by indices (int64) or by a mask (bool [B])."""
         picked = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
         return RowImages(tuple(self.rows[row] for row in picked.tolist()), self.image_id)
 
@@ -92,14 +94,16 @@ class RowImages:
         )
 
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The inputs of the model besides `input_ids` [B, T]; empty if the batch has no images."""
+        """Return the model inputs that accompany `input_ids` [B, T]; empty if the batch has no
+        images."""
         keys = next((row.keys() for row in self.rows if row), ())
         # Images are concatenated row by row; the model assigns them to rows by their image tokens.
         out = {
             key: torch.cat([row[key] for row in self.rows if row]).to(input_ids.device)
             for key in keys
         }
-        # The model computes its positions (time, row, column) from where the image tokens are.
+        # The model computes its positions (time, row, column) from the location of the image
+        # tokens.
         if "image_grid_thw" in out:
             out["mm_token_type_ids"] = (input_ids == self.image_id).int()
         return out
@@ -107,23 +111,23 @@ class RowImages:
 
 @dataclass(frozen=True, eq=False)
 class RowFiles:
-    """A batch's images as PNG files, which are encoded when the rows move to a device."""
+    """Images of a batch as PNG files. Moving them to a device encodes them."""
 
     reader: ImageReader
     rows: tuple[Sequence[bytes], ...]
 
     def __getitem__(self, rows: torch.Tensor) -> "RowFiles":
-        """The images of these rows (int64 [B])."""
+        """Select rows by their indices (int64)."""
         return RowFiles(self.reader, tuple(self.rows[row] for row in rows.tolist()))
 
     def to(self, device: torch.device | str) -> RowImages:
-        """Encode the images on a device."""
+        """Encode the images and move them to a device."""
         return self.reader.rows(self.rows).to(device)
 
 
 def image_reader(folder: Path, *, code: bool = False) -> ImageReader | None:
     """Load the image processor of a model folder; None if the model is text-only or the folder has
-    no processor. code: allow running Python files of the folder.
+    no processor. `code` allows running Python files of the folder.
 
     Raises ModelError if the processor cannot be used.
     """
@@ -170,7 +174,7 @@ def to_png(image: np.ndarray) -> bytes:
 
 
 def from_png(data: bytes) -> np.ndarray:
-    """The inverse of `to_png`."""
+    """Decode a PNG file as uint8 [H, W, 3], the inverse of `to_png`."""
     return np.asarray(_pillow().open(io.BytesIO(data)).convert("RGB"))
 
 
