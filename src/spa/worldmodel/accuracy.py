@@ -1,9 +1,9 @@
-"""World-model accuracy: observations against the shown state, predictions against the next state;
-and world modelling as a reward during PPO (after VAGEN, arXiv 2510.16907).
+"""World-model accuracy: compare observations with the shown state, and predictions with the next
+state. Also rewards accurate responses during PPO (after VAGEN, arXiv 2510.16907).
 
-No judge is needed: states are text, so they are compared exactly, unit by unit, and on the units
-that changed. Copying the shown state gets most units right; only the changed units separate a world
-model from a copy.
+States are text, so no judge is needed. They are compared as a whole, unit by unit, and on the units
+that changed. Copying the shown state gets most units right, so only the changed units distinguish a
+world model from a copy.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spa.formats.registry import format_of
 from spa.types import Episode, Metrics, StopReason, Turn
 
-# (1,2) and ( 0, 3 ) are cells, each one unit; (3) is not a cell.
+# (1,2) and ( 0, 3 ) are cells, each of which is one unit. (3) is not a cell.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
 # Units of a sentence are cells, numbers, words and single signs; those of a grid line are cells and
 # single characters.
@@ -50,14 +50,15 @@ def _line_matches(line: str) -> Iterator[re.Match[str]]:
 
 
 Place = tuple[int, int]
-"""Line number and position in the line, so that one missing unit shifts only its own line."""
+"""Line number and index of a unit within the line. With such positions, one missing unit shifts
+only the rest of its own line."""
 
 
 def placed_units(text: str) -> dict[Place, tuple[str, int, int]]:
-    """The units of a state by position, each with its start and end in `text`. White space around
-    the state is ignored."""
+    """Return the units of a state by position, each with its start and end in `text`. White space
+    around the state is ignored."""
     units_at: dict[Place, tuple[str, int, int]] = {}
-    # Positions are those in `text` itself, white space before the state included.
+    # Start and end are offsets in `text`, including white space before the state.
     start = len(text) - len(text.lstrip())
     for row, line in enumerate(text.strip().splitlines(keepends=True)):
         for column, match in enumerate(_line_matches(line)):
@@ -76,23 +77,24 @@ def _grid(text: str) -> dict[Place, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateScore:
-    """One predicted state against the truth, in counts, so that scores can be added up over turns."""
+    """Comparison of a predicted state with the true one, in counts, so that scores can be summed
+    over turns."""
 
-    exact: bool  # equal text, white space around it aside
-    units: int  # places that the truth or the prediction has
+    exact: bool  # equal text, apart from surrounding white space
+    units: int  # positions that exist in the truth or in the prediction
     units_right: int
-    changed: int  # places where the truth differs from the state before
-    changed_predicted: int  # places where the prediction differs from the state before
-    changed_right: int  # changed places where the prediction is the truth
+    changed: int  # positions where the truth differs from the state before
+    changed_predicted: int  # positions where the prediction differs from it
+    changed_right: int  # changed positions where the prediction is correct
 
     @property
     def unit_accuracy(self) -> float:
-        """Share of places that are right."""
+        """Share of positions that are correct."""
         return _ratio(self.units_right, self.units)
 
     @property
     def changed_precision(self) -> float:
-        """Share of the predicted changes that are true."""
+        """Share of the predicted changes that are correct."""
         return _ratio(self.changed_right, self.changed_predicted)
 
     @property
@@ -102,7 +104,7 @@ class StateScore:
 
     @property
     def changed_f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """Harmonic mean of `changed_precision` and `changed_recall`."""
         return _ratio(2 * self.changed_right, self.changed + self.changed_predicted)
 
 
@@ -111,11 +113,11 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def score_state(predicted: str | None, truth: str, before: str | None) -> StateScore:
-    """Compare a predicted state (None if missing) with the true one, and their changes from the
-    state `before`.
+    """Compare a predicted state (None if missing) with the true one, and compare their changes from
+    the state `before`.
 
-    With `before=None`, nothing counts as changed. Positions are line and index in the line; a
-    position that only one of the two texts has counts as different.
+    With `before=None`, nothing counts as changed. A position (see `Place`) that exists in only one
+    of two texts counts as different.
     """
     # Comparing by line and position lets a missing character affect only its own line.
     true_units = _grid(truth)
@@ -123,7 +125,7 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
     places = true_units.keys() | units.keys()
     changed: set[tuple[int, int]] = set()
     moved: set[tuple[int, int]] = set()
-    # Changes are counted separately, because a copy of the state before predicts none.
+    # Changes are counted separately, because a copy of the state `before` predicts no change.
     if before is not None:
         old = _grid(before)
         changed = {
@@ -147,22 +149,21 @@ def score_state(predicted: str | None, truth: str, before: str | None) -> StateS
 
 
 def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
-    """World-model accuracy over the turns of the episodes, under `wm/`.
+    """Compute the world-model accuracy over the turns of the episodes, as metrics under `wm/`.
 
-    The denominator is every turn of mode "add_worldmodel" in an episode without error; a malformed
-    turn has no prediction and is wrong. A prediction is compared with the state that the model's
-    own answer really led to.
+    The denominator is the number of turns of mode "add_worldmodel" in episodes without error.
+    Malformed turns count as wrong. A prediction is compared with the state to which the model's own
+    answer led.
 
     * `wm/turns`: the denominator. If it is 0, it is the only key.
     * `wm/format_rate`: share of well-formed turns.
     * `wm/obs_exact`, `wm/prediction_em`: share of turns whose observation or prediction is the true
       text.
-    * `wm/pred_unit_acc`: share of units predicted right, over all turns.
+    * `wm/pred_unit_acc`: share of units that are predicted correctly, over all turns.
     * `wm/changed_acc`, `wm/changed_f1`: recall and F1 of the changed units, over all turns; 0 if
       nothing ever changed.
-    * `wm/copy_exact`: share of turns that are well-formed and whose next state is the shown one:
-      what copying would score on `wm/prediction_em`. (Nothing changes in malformed turns, but no
-      prediction counts there.)
+    * `wm/copy_exact`: score of a copy of the shown state on `wm/prediction_em`, that is, the share of
+      turns that are well-formed and do not change the state.
 
     If any of the episodes has responses without predictions, only the first three keys are present.
     """
@@ -223,9 +224,12 @@ def total_score(scores: Sequence[StateScore]) -> StateScore:
 
 
 def foreseen_changes(f1: float, within: float | None) -> float:
-    """The score of a prediction: the F1 of the changed cells. With `within`: 1 if the distance 1 -
-    F1 is below it, else 0 (RWML, arXiv 2602.05842). RWML's own embedding distance does not separate
-    boards that differ in one cell."""
+    """Return the score of a prediction, given the F1 of the changed units.
+
+    This is F1 itself, or with `within`, 1 if the distance 1 - F1 is below `within`, else 0 (RWML,
+    arXiv 2602.05842). The embedding distance of RWML itself does not separate boards that differ in
+    one cell.
+    """
     return f1 if within is None else float(f1 > 1 - within)
 
 
@@ -239,10 +243,10 @@ def with_world_model_reward(
     """Add `observation * S(observation, state) + prediction * S(prediction, next state)` to the
     reward of every well-formed turn of the episodes.
 
-    S of an observation is the share of its cells that are right. S of a prediction is the F1 of the
-    changed cells (`foreseen_changes` with `within`), which a copy of the shown state cannot win. It
-    is 0 if no change is predicted right, which includes turns in which nothing changed: a turn
-    without effect earns nothing. A turn that is not in the world-model format gains nothing.
+    S of an observation is the share of its units that are correct. S of a prediction is the F1 of
+    the changed units (`foreseen_changes` with `within`). It is 0 if no change is predicted
+    correctly, so neither copying the shown state nor a turn without effect is rewarded. Turns that
+    are not in the world-model format get no reward.
     """
     if not observation and not prediction:
         return list(episodes)
@@ -251,9 +255,9 @@ def with_world_model_reward(
         response = turn.response
         if not response.well_formed or response.observation is None:
             return turn
-        # An observation describes a single state, so all its cells count.
+        # An observation describes a single state, so all its units count.
         seen = score_state(response.observation, turn.target, None).unit_accuracy
-        # A prediction counts for the changed cells only, since copying the other cells is easy.
+        # A prediction is scored on the changed units only, because copying the other units is easy.
         foreseen = score_state(response.prediction, turn.next_target, turn.target).changed_f1
         paid = observation * seen + prediction * foreseen_changes(foreseen, within)
         return replace(turn, reward=turn.reward + paid)

@@ -1,8 +1,8 @@
 """Rewrite recorded conversations in base format: responses contain no states, and prompts ask for
 none.
 
-A model fine-tuned on them has seen the same games, plans and answers as the world model, in its own
-format, but no states: the baseline `vanilla_format`.
+The baseline `vanilla_format` is fine-tuned on the result. It sees the same games, plans and answers
+as the world model, but no states.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,23 @@ from spa.worldmodel.examples import assistant_positions
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded turn that takes the place of an environment when prompts are made. env: provides
-    everything that does not change during the game. state: the state that the turn showed. message:
-    the message that contained this state."""
+    """A recorded turn that replaces the environment when prompts are rendered.
+
+    `env` provides everything that does not change during the game. `state` is the state that the
+    turn showed, and `message` is the message that contained it.
+    """
 
     env: TextEnv
     state: str
     message: str
 
     def state_text(self, kind: StateText) -> str:
-        """The recorded state, which is already in the rendering that the prompts show."""
+        """Return the recorded state, which is already in the form that prompts show."""
         return self.state
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The list of legal actions in the recorded message, as one text; empty if it has none."""
+        """Return the list of legal actions in the recorded message, as one text; empty if the
+        message has none."""
         # If the prompt shows an image, its placeholder takes the place of the state.
         listed = listed_actions(self.message, IMAGE if self.env.image() is not None else self.state)
         return (listed,) if listed else ()
@@ -42,10 +45,10 @@ class Recorded:
 def in_base_format(
     examples: Sequence[SFTExample], episode: Episode, prompter: Prompter, env: TextEnv
 ) -> list[SFTExample]:
-    """The examples of an episode in base format: with prompts of `prompter`, which is in base mode,
-    and with responses that contain only thoughts and answer.
+    """Convert the examples of an episode to base format. `prompter`, which is in base mode, renders
+    the prompts. Responses contain only thoughts and answer.
 
-    env: an environment of the episode's tag, reset to its puzzle.
+    `env` is an environment of the episode's tag, reset to the episode's puzzle.
     """
     if episode.seat is not None:
         env.look_as(episode.seat)
@@ -80,9 +83,9 @@ def in_base_format(
 
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
-    """A turn's response in base format: its thoughts, and the actions that were executed. Of a
-    malformed response, only the readable actions are kept. If the format names plans, the thoughts
-    end with the plan."""
+    """Return a turn's response in base format: its thoughts, and the executed actions. Only the
+    readable actions of a malformed response are kept. In a format that states plans in words, the
+    thoughts end with the plan."""
     thoughts = (turn.response.think or "") if turn.response.well_formed else ""
     actions = turn.executed if turn.response.well_formed else turn.response.actions
     thoughts = prompter.form.base_thoughts(thoughts, actions, turn.response.actions)

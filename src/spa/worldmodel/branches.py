@@ -1,8 +1,9 @@
-"""Counterfactual examples: try other plans in a copy at every state of a played episode.
+"""Counterfactual examples: in every state of a played episode, try other plans in copies of the
+game.
 
-The examples of a state share its prompt, including the conversation: one example per plan, each
-with the true next state. No model or solver is involved; if every legal action is tried, the
-transitions are complete and balanced.
+The examples of a state share its prompt, including the conversation. There is one example per plan,
+with the true next state. No model or solver is involved. If every legal action is tried, each state
+has one example per action.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +26,11 @@ Plan = tuple[str, ...]
 
 
 def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
-    """Raise ConfigError if other plans cannot be tried in the environment, which must have been
-    reset: it has several players, or it lists no actions although `plans` is None, which means all
-    actions."""
+    """Raise ConfigError if other plans cannot be tried in `env`, which must have been reset.
+
+    This is the case if the game has several players, or if `plans` is None, which means every
+    action, but the game lists no actions.
+    """
     if env.players > 1:
         raise ConfigError(
             f"{tag} has {env.players} players, but generate.policy=counterfactual and "
@@ -39,7 +42,8 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 
 
 def no_actions(tag: str) -> ConfigError:
-    """The error for an environment that lists no actions although every action is to be tried."""
+    """Return the error for an environment that lists no actions although every action is to be
+    tried."""
     return ConfigError(
         f"{tag} does not list its legal actions, so spa cannot try all of them; set "
         "generate.branches to a number"
@@ -49,16 +53,17 @@ def no_actions(tag: str) -> ConfigError:
 def counterfactual_examples(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[SFTExample]:
-    """Examples of the plans that the episode did not take, numbered from 1 at each state in
-    `extra["branch"]`. `extra["tried"]` counts actions in copies, including copies without an
-    example.
+    """Make examples of plans that the episode did not execute.
 
-    `plans`: None tries every legal action alone; a number samples as many plans of one to
-    `max_actions_per_turn` random actions. Every copy has its own random stream if the environment
-    supports it.
+    `extra["branch"]` numbers the examples of a state from 1. `extra["tried"]` is the number of
+    actions executed in copies since the previous example, including copies that yield no example.
 
-    Raises ConfigError if every action is to be tried and a state lists none, DataError if replaying
-    the episode leads to other states.
+    `plans` is the number of plans to sample per state, each with one to `max_actions_per_turn`
+    random actions. None tries every legal action, one action per plan. Every copy has its own
+    random stream if the environment supports it.
+
+    Raises ConfigError if every action is to be tried and a state lists none. Raises DataError if
+    replaying the episode leads to other states.
     """
     if episode.stop is StopReason.ERROR:
         return []
@@ -70,8 +75,8 @@ def counterfactual_examples(
         turn = episode.turns[index]
         different = list(others)
         if plans is not None:
-            # A game that ends early cuts plans short, so that they equal the taken plan or one
-            # another.
+            # If the game ends early, plans are cut short. They may then equal the executed plan or
+            # each other.
             led = {(tried.executed, tried.next_target): tried for tried in others}
             led.pop((turn.executed, turn.next_target), None)
             different = list(led.values())
@@ -93,10 +98,12 @@ def counterfactual_examples(
 def turn_options(
     episode: Episode, *, make: Callable[[], TextEnv], prompter: Prompter, plans: int | None
 ) -> list[tuple[tuple[Option, ...], int]]:
-    """For each turn, the options of `choose_plan`, and the number of actions taken in copies to
-    make them. The options are the executed plan and others, `imagined_plans` in total, with their
-    true outcomes, in random order. The others are sampled as in `counterfactual_examples`, so no
-    solver reveals which plans are good.
+    """Return, for each turn, the options of `choose_plan` and the number of actions executed in
+    copies to make them.
+
+    The options are at most `imagined_plans` plans with their true outcomes, in random order. One of
+    them is the executed plan. The others are sampled as in `counterfactual_examples`, so no solver
+    reveals which plans are good.
 
     Raises the errors of `counterfactual_examples`.
     """
@@ -106,7 +113,8 @@ def turn_options(
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
         rng = stream(episode.noise_seed, "options", index)
-        # A game that ends early cuts plans short; plans that executed the same actions count once.
+        # If the game ends early, plans are cut short. Plans that executed the same actions count
+        # once.
         led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
         # One place is reserved for the executed plan.
@@ -114,7 +122,7 @@ def turn_options(
             known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
         ]
         own = (turn.executed, turn.next_target)
-        # Shuffled, since a fixed position would reveal which plan was executed.
+        # Shuffle, because a fixed position would reveal which plan was executed.
         ordered = tuple([*picked, own][number] for number in rng.permutation(len(picked) + 1))
         options_of.append((ordered, sum(len(tried.executed) for tried in others)))
     return options_of
@@ -129,7 +137,7 @@ def _tried(
     done = list[Action]()
     env.reset(seed=episode.puzzle_seed, options=options)
     for index, turn in enumerate(episode.turns):
-        # A replay that differs would give examples of states that were never shown.
+        # If the replay reached other states, the examples would not match the prompts.
         if env.state_text(prompter.state_text) != turn.state:
             raise DataError(
                 f"Episode {episode.episode_id}, turn {index}: replaying the actions leads to "
@@ -146,7 +154,7 @@ def _tried(
             twin = branch(env, past, stream_seed(episode.noise_seed, "branches", index, number))
             turns.append(_try(twin, plan, prompter, turn))
         yield turns
-        # The game itself moves on only after all copies of this state are made.
+        # Continue the game itself only after all copies of this state have been made.
         for name in turn.executed:
             action = env.to_action(name)
             if action is not None:
@@ -162,7 +170,7 @@ def _plans(
     plans: int | None,
     rng: np.random.Generator,
 ) -> Iterator[Plan]:
-    """Yield distinct plans to try, without the plan that the turn executed. plans: see
+    """Yield distinct plans to try, without the plan that the turn executed. For `plans`, see
     `counterfactual_examples`."""
     if plans is None:
         names = env.legal_actions()
@@ -173,12 +181,13 @@ def _plans(
         most = max(1, min(prompter.max_actions_per_turn, turn.actions_left))
         lengths = rng.integers(1, most + 1, size=plans)
         tried = [env.random_plan(rng, int(length)) for length in lengths]
-    # Random plans repeat; each is tried once.
+    # Random plans may repeat. Each plan is tried once.
     yield from dict.fromkeys(plan for plan in tried if plan != turn.executed)
 
 
 def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
-    """Execute the plan in `env`, and return it as a turn with placeholders for its states."""
+    """Execute the plan in `env`, and return it as a turn whose response has placeholders for
+    states."""
     executed = []
     reward = 0.0
     for name in plan:
@@ -191,8 +200,7 @@ def _try(env: TextEnv, plan: Plan, prompter: Prompter, turn: Turn) -> Turn:
         if ended:
             break
     answer = f" {prompter.action_sep} ".join(executed)
-    # The states are placeholders that relabelling replaces; `turn_options` reads only where the
-    # plan led.
+    # Relabelling replaces these placeholders. `turn_options` needs only the resulting state.
     thoughts = prompter.form.scripted_thoughts(answer, "unknown", action_sep=prompter.action_sep)
     text = prompter.form.write("unknown", thoughts, "unknown", answer)
     return Turn(

@@ -1,5 +1,5 @@
-"""Meaning of the columns of world-model data, for the card of a shared data set and for
-docs/formats.md."""
+"""Descriptions of the columns of world-model data. The cards of shared data sets and
+docs/formats.md show them."""
 
 COLUMNS = {
     "data_source": "environment tag",

@@ -1,5 +1,5 @@
-"""Make world-model examples from episodes: relabel, shuffle for the control, split by puzzle.
-`parquet.py` writes them to files."""
+"""Make world-model examples from episodes: relabel responses, shuffle states for the control, split
+by puzzle. `parquet.py` writes them to files."""
 
 import re
 from collections import Counter
@@ -37,23 +37,24 @@ _WORD = re.compile(r"\w+")
 
 
 def by_reason(counts: Mapping[str, int]) -> str:
-    """Counts of dropped examples as text: "3 no_prediction, 1 duplicate", or "none"."""
+    """Format the counts of dropped examples as text: "3 no_prediction, 1 duplicate", or "none"."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
 
 
 def episode_examples(
     episode: Episode, *, action_sep: str, options: Sequence[Sequence[Option]] = ()
 ) -> tuple[list[SFTExample], Counter[str]]:
-    """One example per turn that can be relabelled, and the number of dropped turns by reason.
+    """Return one example per turn that can be relabelled, and the number of dropped turns by
+    reason.
 
     An example's prompt is the conversation before the turn, with earlier responses corrected where
-    possible. `options`: for each turn, the plans from which its response chooses
-    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error give no examples.
+    possible. `options` has, for each turn, the plans from which its response chooses
+    (`spa.worldmodel.branches.turn_options`). Episodes that ended in an error yield no examples.
 
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is StopReason.ERROR:
-        # A failed episode keeps no turns, but is counted.
+        # A failed episode may have no turns, but is counted at least once.
         return [], Counter({EPISODE_ERROR: max(1, len(episode.turns))})
     responses = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)
@@ -71,8 +72,8 @@ def episode_examples(
 
 
 def corrected_messages(episode: Episode, *, action_sep: str) -> tuple[Message, ...]:
-    """The episode's messages with every response that can be relabelled replaced by its corrected
-    text."""
+    """Return the episode's messages. Every response that can be relabelled is replaced by its
+    corrected text."""
     corrected = _corrected(episode, action_sep)
     return _with_responses(episode.messages, assistant_positions(episode), corrected)
 
@@ -88,8 +89,8 @@ def _corrected(
 
 
 def assistant_positions(episode: Episode) -> list[int]:
-    """Indices of the responses in the episode's messages. Raises DataError if there are fewer than
-    turns."""
+    """Return the indices of the responses in the episode's messages. Raises DataError if there are
+    fewer responses than turns."""
     positions = [
         index for index, message in enumerate(episode.messages) if message["role"] == "assistant"
     ]
@@ -115,7 +116,7 @@ def _with_responses(
 def make_example(
     episode: Episode, index: int, turn: Turn, prompt: tuple[Message, ...], response: str
 ) -> SFTExample:
-    """The example of turn `index`: `response` after the conversation `prompt`."""
+    """Build the example of turn `index`, with `response` after the conversation `prompt`."""
     return SFTExample(
         prompt=prompt,
         response=response,
@@ -144,15 +145,15 @@ def make_example(
 
 
 def hidden_share(examples: Sequence[SFTExample]) -> float:
-    """Share, in 0 to 1, of the words in the observations that appear in no system or user message
-    of the prompt. Skips examples whose prompts show images."""
+    """Return the share, from 0 to 1, of words in the true states that no system or user message of
+    the prompt contains. Skips examples whose prompts show images."""
     words = 0
     hidden = 0
     for example in examples:
         if example.images:
             continue
-        # Earlier responses do not count: in play the model writes them, so what appears only in
-        # them was guessed.
+        # Earlier responses are not searched: the model writes them in play, so it can only have
+        # guessed a word that appears nowhere else.
         texts = [message["content"] for message in example.prompt if message["role"] != "assistant"]
         shown = {word for text in texts for word in _WORD.findall(text)}
         target = _WORD.findall(example.state)
@@ -169,17 +170,18 @@ def split_by_puzzle(
     trained: Collection[str] = (),
     validated: Collection[str] = (),
 ) -> tuple[list[SFTExample], list[SFTExample]]:
-    """Training and validation examples; all examples of a puzzle are on one side.
+    """Split examples into training and validation sets, so that all examples of a puzzle are in one
+    set.
 
-    `val_fraction` is the share of puzzles, rounded, but at least one puzzle stays on each side;
-    with a single puzzle all examples are for training. The choice depends on the set of puzzles and
-    the seed, not on the order of the examples. Puzzles already in `trained` or `validated`, from
-    earlier rounds whose model is trained further, keep their side. Raises ConfigError unless 0 <
+    `val_fraction` is the share of puzzles for validation, rounded so that each set has at least one
+    puzzle. If there is only one puzzle, all examples are for training. The choice depends on the
+    set of puzzles and the seed, not on the order of the examples. `trained` and `validated` are the
+    puzzles of earlier rounds of the same model, which keep their set. Raises ConfigError unless 0 <
     val_fraction < 1.
     """
     if not 0 < val_fraction < 1:
         raise ConfigError(f"val_fraction must be above 0 and below 1, got {val_fraction}")
-    # Sorted, since a set has no order that a seed could fix.
+    # Sort, because the order of a set is not reproducible.
     puzzles = sorted({example.puzzle_hash for example in examples}.difference(trained, validated))
     count = min(max(round(val_fraction * len(puzzles)), 1), len(puzzles) - 1)
     order = stream(seed, "world_model_split").permutation(len(puzzles))
@@ -190,12 +192,13 @@ def split_by_puzzle(
 
 
 def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """The control data set: every prediction block holds the next state of another example.
+    """Build the control data set, in which every prediction block has the next state of another
+    example.
 
-    The states are permuted over all examples of an environment tag, so their distribution stays the
-    same. No example keeps its true text where that is possible (it is not for a text that more than
-    half of the examples share). Responses in later examples' prompts contain the same shuffled
-    text. `next_state` and all other fields stay true; `extra["shuffled"]` is set.
+    The states are permuted over all examples of an environment tag, so their distribution is
+    unchanged. Every example gets another text than the true one, unless more than half of the
+    examples share a text. Responses in the prompts of later examples contain the same shuffled
+    text. `next_state` and all other fields remain true; `extra["shuffled"]` is set.
 
     Call it on the training examples after the split. Raises DataError for an example without
     exactly one prediction block.
@@ -213,7 +216,7 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
                 extra={**examples[index].extra, "shuffled": True},
             )
     responses = _shuffled_options(responses, seed)
-    # Branches repeat turn numbers, and no later prompt contains their responses.
+    # Counterfactual examples repeat turn numbers, and no later prompt contains their responses.
     by_turn = {
         (example.episode_id, example.turn): example.response
         for example in responses
@@ -223,8 +226,8 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
 
 
 def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """The examples with the states of their imagined plans permuted over all examples of a tag. The
-    prediction again repeats the state of the chosen plan."""
+    """Permute the states of listed plans over all examples of a tag. The prediction is set to the
+    new state of the chosen plan."""
     out = list(examples)
     for tag in dict.fromkeys(example.tag for example in examples):
         known = [
@@ -249,20 +252,25 @@ def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExam
 
 def is_counterfactual(example: SFTExample) -> bool:
     """Return whether the example describes a plan that was tried in a copy
-    (`spa.worldmodel.branches`); such an example is in no later prompt."""
+    (`spa.worldmodel.branches`). Later prompts do not contain the response of such an example."""
     return bool(example.extra.get("branch"))
 
 
 def coverage_sample(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
-    """Resample the examples with replacement, as many as there are, with weight 1 / n for an
-    example whose kind has n examples. A kind is a tag, the executed actions, and whether the state
-    changed. Rare outcomes (a blocked move) then weigh as much as common ones. The order is kept."""
+    """Resample the examples with replacement, so that rare outcomes, such as a blocked move, are as
+    frequent as common ones.
+
+    Examples are of the same kind if they have the same tag and executed actions, and both or
+    neither changed the state. Each of the n examples of a kind has the weight 1 / n. The number of
+    examples and their order are kept.
+    """
     kinds = [
         (example.tag, example.executed, example.state != example.next_state) for example in examples
     ]
     counts = Counter(kinds)
     weights = np.array([1.0 / counts[kind] for kind in kinds])
-    # Sampling by weight: a point on the running sum picks the example whose interval holds it.
+    # Sample by weight: a point on the cumulative sum selects the example whose interval contains
+    # it.
     ends = np.cumsum(weights)
     points = stream(seed, "coverage").random(len(examples)) * (ends[-1] if len(examples) else 0.0)
     places = np.minimum(np.searchsorted(ends, points, side="right"), len(examples) - 1)
@@ -283,8 +291,8 @@ def _predicted_state(example: SFTExample) -> str:
 def rewritten_history(
     example: SFTExample, responses: dict[tuple[str, int], str]
 ) -> tuple[Message, ...]:
-    """The example's prompt with its earlier responses replaced by `responses`, by (episode id,
-    turn)."""
+    """Return the example's prompt with its earlier responses replaced. `responses` maps (episode
+    id, turn) to the new text; other responses are kept."""
     history: list[Message] = []
     turn = 0
     for message in example.prompt:

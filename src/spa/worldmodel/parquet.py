@@ -1,5 +1,5 @@
-"""World-model data as Parquet files: the columns of the original's published data, followed by
-metadata columns. `sft_files.py` reads them."""
+"""Write world-model data as Parquet files, with the columns of the original's published data
+followed by metadata columns. `sft_files.py` reads them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -41,14 +41,14 @@ SCHEMA = pa.schema(
     ]
 )
 IMAGES = pa.field("images", pa.list_(pa.binary()))
-"""A column of PNG files, for data whose prompts show images."""
+"""Column of PNG files, for data whose prompts show images."""
 
 
 def write_parquet(path: Path | str, examples: Sequence[SFTExample]) -> None:
     """Write examples atomically.
 
-    Lone surrogates, which UTF-8 cannot hold, become U+FFFD. Raises DataError if the file cannot be
-    written (disk full, no permission); an existing file at `path` is then untouched.
+    Lone surrogates, which UTF-8 cannot encode, become U+FFFD. Raises DataError if the file cannot
+    be written (disk full, no permission). In this case, an existing file at `path` is not changed.
     """
     schema = SCHEMA.append(IMAGES) if any(example.images for example in examples) else SCHEMA
     write_table(
@@ -63,7 +63,7 @@ def write_table(path: Path | str, table: pa.Table) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_atomic(path) as file:
-            # With checksums, so that damage is found when the file is read.
+            # Checksums reveal damage when the file is read.
             pq.write_table(table, file, write_page_checksum=True)
     except OSError as error:
         raise DataError(
@@ -72,7 +72,8 @@ def write_table(path: Path | str, table: pa.Table) -> None:
 
 
 def puzzles_in(files: Iterable[Path]) -> frozenset[str] | None:
-    """Content hashes of the puzzles in data sets; None if one of the files does not record them."""
+    """Return the content hashes of the puzzles in data files; None if one of the files does not
+    record them."""
     puzzles: set[str] = set()
     for file in files:
         if file.suffix != ".parquet" or "puzzle_hash" not in pq.read_schema(file).names:

@@ -1,8 +1,7 @@
-"""World-model examples as token sequences with a loss mask (`sft.data.loss_on`).
+"""Convert world-model examples to token sequences with a loss mask (`sft.data.loss_on`).
 
 Examples of one episode are prefixes of each other: the prompt of turn 3 contains turns 1 and 2.
-They are merged into one sequence that carries the loss of all of them, for a third of the
-computation.
+Merged into one sequence with the loss of all of them, they need a third of the computation.
 """
 
 import heapq
@@ -21,7 +20,8 @@ from spa.seeds import stream
 from spa.types import IMAGE, Message, SFTExample
 
 SFTMask = Callable[[Message, Sequence[int], ChatTemplate], list[bool]]
-"""(message, its token ids, template) -> for each token, whether it contributes to the loss.
+"""Function (message, its token ids, template) -> for each token, True if it contributes to the
+loss.
 
 A message with role assistant is a trained response, with its end marker and without its prefill. A
 message with role user is the environment's text before a trained response. The first prompt never
@@ -30,12 +30,12 @@ contributes to the loss.
 
 
 def response(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Mask of all tokens of responses."""
+    """Select all tokens of responses."""
     return [message["role"] == "assistant"] * len(ids)
 
 
 def states_only(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Mask of the tokens that overlap a state block of a response."""
+    """Select the tokens of a response that overlap a state block."""
     spans = [find_block(message["content"], tag) for tag in ("observation", "prediction")]
     if message["role"] == "user" or spans == [None, None]:
         return [False] * len(ids)
@@ -46,7 +46,7 @@ def states_only(message: Message, ids: Sequence[int], template: ChatTemplate) ->
 
 
 def no_states(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Mask of the tokens of a response outside its state blocks."""
+    """Select the tokens of a response outside its state blocks."""
     if message["role"] == "user":
         return [False] * len(ids)
     return [not inside for inside in states_only(message, ids, template)]
@@ -60,8 +60,8 @@ SFT_MASKS: Mapping[str, SFTMask] = {
 
 
 def sft_mask(name: str) -> SFTMask:
-    """The mask named `name`: built in, from a file of this name in `spa.methods`, or the user's own
-    as `module:name`. Raises ConfigError if there is none."""
+    """Return the mask named `name`: a built-in one, one that a file of this name in `spa.methods`
+    defines, or the user's own as `module:name`. Raises ConfigError if there is none."""
     masks = {**SFT_MASKS, **defined_by_methods("sft_mask")}
     return masks[name] if name in masks else load_setting("sft.data.loss_on", name, masks)
 
@@ -70,14 +70,14 @@ def sft_mask(name: str) -> SFTMask:
 class TrainingSequence:
     """One training sequence.
 
-    token_ids: int32 [T]. mask: bool [T], True for tokens that contribute to the loss. examples:
-    number of data examples merged into the sequence.
+    `token_ids` is int32 [T]. `mask` is bool [T], True for tokens that contribute to the loss.
+    `examples` is the number of data examples that were merged into the sequence.
     """
 
     token_ids: np.ndarray
     mask: np.ndarray
     examples: int
-    images: tuple[bytes, ...] = ()  # the pictures inside, as PNG files
+    images: tuple[bytes, ...] = ()  # PNG files of the images in the prompt
 
 
 def training_sequences(
@@ -89,25 +89,26 @@ def training_sequences(
     loss_on: str = "response",
     truncate: bool = True,
 ) -> tuple[list[TrainingSequence], int]:
-    """Sequences for all examples, in order, and the number of examples that did not fit into
-    `max_length`.
+    """Tokenize all examples, in order. Also returns the number of examples that were dropped
+    because they do not fit into `max_length` tokens.
 
-    An example that is too long loses its oldest responses (whole ones). It is dropped if its last
-    turn alone does not fit, or if `truncate` is False. Merging drops no example: examples that do
-    not fit into one sequence get several.
+    If an example is too long, its oldest responses are removed, each as a whole. It is dropped if
+    its last turn alone does not fit, or if `truncate` is False. Merging (`merge_turns`) drops no
+    example: an episode that does not fit into one sequence gets several.
     """
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[SFTExample]] = {}
     for index, example in enumerate(examples):
-        # No later turn continues a branch (a plan tried in a copy of the game). Among the turns
-        # of its episode it would break the runs that `_mergeable` finds.
+        # A counterfactual example (a plan tried in a copy of the game) gets a group of its own. No
+        # later turn continues it, so among the turns of its episode it would end a run in
+        # `_mergeable`.
         line = f"{example.episode_id}#{example.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(example)
     sequences = []
     dropped = 0
     for group in groups.values():
         for run in _mergeable(sorted(group, key=lambda example: example.turn)):
-            # Examples that fit keep their whole conversation. Only longer ones are cut.
+            # Examples that fit keep their whole conversation. Only longer ones are truncated.
             whole, fitting = _longest_that_fits(run, template, max_length, mask_of)
             sequences += [] if whole is None else [whole]
             part = run[fitting:]
@@ -116,8 +117,8 @@ def training_sequences(
                 continue
             made: list[TrainingSequence] = []
             while part:
-                # The sequence takes as many of the last examples as fit. The examples before them
-                # get a sequence of their own.
+                # The sequence takes the last examples, up to the length limit. The examples before
+                # them get a sequence of their own.
                 sequence = _sequence(part, template, max_length, mask_of)
                 if sequence is None:
                     part = part[:-1]
@@ -125,21 +126,21 @@ def training_sequences(
                 else:
                     made.append(sequence)
                     part = part[: -sequence.examples]
-            # The sequences were found from the last examples back to the first.
+            # The sequences were made from the last examples back to the first.
             sequences += reversed(made)
     return sequences, dropped
 
 
 def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> list[list[int]]:
-    """Batches of sequence indices with nearly equal numbers of examples: at most `size` unless a
-    single sequence has more.
+    """Return batches of sequence indices with nearly equal numbers of examples: at most `size` per
+    batch, unless a single sequence has more.
 
-    `examples` is the number of examples of each sequence. `order` is a permutation of the indices,
-    in which sequences with equally many examples are assigned. There are ceil(sum(examples) / size)
-    batches, or more if whole sequences require it; the number depends only on `examples` and
-    `size`.
+    `examples` has the number of examples of each sequence. `order` is a permutation of the indices;
+    it is the order in which sequences of equal size are assigned. There are ceil(sum(examples) /
+    size) batches, or more because sequences are not split. The number depends only on `examples`
+    and `size`.
     """
-    # Greedy balancing: the largest first, each into the emptiest batch.
+    # Balance greedily: the largest sequences first, each into the emptiest batch.
     largest_first = sorted(order, key=lambda index: -examples[index])
     count = -(-sum(examples) // size)
     while True:
@@ -159,15 +160,15 @@ def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> l
 def batch_order(
     examples: Sequence[int], size: int, *, seed: int, skip: int = 0
 ) -> Iterator[list[int]]:
-    """Endless batches of sequence indices (see `spread_evenly`). Every epoch has each sequence
-    once, in an order from its own random stream. Skips the first `skip` batches, so that a resumed
-    run continues with the batches it would have had."""
+    """Yield batches of sequence indices endlessly (see `spread_evenly`). Every epoch has each
+    sequence once, in an order from its own random stream. The first `skip` batches are skipped, so
+    that a resumed run trains on the same batches as an uninterrupted one."""
     epoch = 0
     passed = 0
     while True:
         rng = stream(seed, "sft/order", epoch)
         batches = spread_evenly(examples, size, rng.permutation(len(examples)).tolist())
-        # The sizes of the sequences determine which batch they are in, so the order of the batches
+        # The sizes of sequences largely determine which batch they are in, so the order of batches
         # is shuffled, too.
         for number in rng.permutation(len(batches)):
             if passed >= skip:
@@ -195,8 +196,8 @@ def _mergeable(examples: list[SFTExample]) -> list[list[SFTExample]]:
 def _longest_that_fits(
     run: list[SFTExample], template: ChatTemplate, max_length: int, mask_of: SFTMask
 ) -> tuple[TrainingSequence | None, int]:
-    """The sequence of the longest prefix of a run that fits without truncation (None if not even
-    one example fits), and its number of examples."""
+    """Find the longest prefix of a run that fits without truncation. Returns its sequence (None if
+    not even one example fits) and its number of examples."""
     best: TrainingSequence | None = None
     low, high = 0, len(run) + 1  # `low` examples fit, `high` do not
     count = len(run)  # most runs fit as a whole
@@ -214,8 +215,8 @@ def _longest_that_fits(
 def _sequence(
     examples: list[SFTExample], template: ChatTemplate, max_length: int | None, mask_of: SFTMask
 ) -> TrainingSequence | None:
-    """One sequence with the loss of as many of the last examples as fit; None if the last turn
-    alone does not fit."""
+    """Build one sequence from `examples`. The oldest responses, and thereby their loss, are removed
+    until it fits. None if the last turn alone does not fit."""
     last = examples[-1]
     prefill = _prefill_of(last.response)
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
@@ -235,8 +236,8 @@ def _sequence(
             )
         if len(messages) <= head + 1:
             return None
-        # The oldest response is removed; the messages around it become one, so that rules and
-        # states stay in their order.
+        # Remove the oldest response. Join the messages around it, so that rules and states keep
+        # their order.
         joined = f"{messages[head - 1]['content']}\n\n{messages[head + 1]['content']}"
         messages = (
             *messages[: head - 1],
@@ -248,7 +249,8 @@ def _sequence(
 
 
 def _prefill_of(response: str) -> str:
-    """The prefill that a rollout forces before such a response; "" for chats from other sources."""
+    """Return the prefill that a rollout forces before such a response; "" for chats from other
+    sources."""
     if response.startswith("<answer>"):
         return "<answer>"
     return "<think>" if "<think>" in response and "<answer>" in response else ""

@@ -1,5 +1,5 @@
-"""Training sequences of stage 2: find the files of world-model examples, read them, and
-tokenize."""
+"""Prepare the training data of stage 2: find the files of world-model examples, read them, and
+tokenize them."""
 
 import itertools
 import logging
@@ -30,11 +30,11 @@ SPLIT_FILES = {"train": TRAIN_FILE, "val": VAL_FILE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFTData:
-    """Sequences of a fine-tuning stage, and the number of its steps."""
+    """Training and validation sequences of a fine-tuning stage, and its number of steps."""
 
     train: list[TrainingSequence]
     val: list[TrainingSequence]
-    batch_size: int  # examples; a merged sequence holds several
+    batch_size: int  # in examples; a merged sequence has several
     steps_per_epoch: int
     steps: int
 
@@ -51,7 +51,7 @@ def make_data(cfg: Config, template: ChatTemplate, data: Path | None) -> SFTData
     train, val = load_data(cfg, template, data)
     size = cfg.sft.data.train_batch_size
     trainer = cfg.sft.trainer
-    # Merged sequences hold several examples each: batches, and so epochs, are counted in examples.
+    # Merged sequences have several examples each, so batches and epochs are counted in examples.
     examples = [sequence.examples for sequence in train]
     per_epoch = len(spread_evenly(examples, size, range(len(examples))))
     return SFTData(
@@ -66,8 +66,8 @@ def make_data(cfg: Config, template: ChatTemplate, data: Path | None) -> SFTData
 def load_data(
     cfg: Config, template: ChatTemplate, data: Path | None
 ) -> tuple[list[TrainingSequence], list[TrainingSequence]]:
-    """Training and validation sequences from the configured files, or else from `data` or the run's
-    data folder."""
+    """Load training and validation sequences from the configured files, or else from `data` or the
+    run's data folder. Raises DataError if there is nothing to train on."""
     sets = []
     for split in ("train", "val"):
         files = example_files(cfg, data, split)
@@ -120,7 +120,8 @@ def load_data(
 
 
 def _examples_for(cfg: Config, file: Path, template: ChatTemplate) -> list[SFTExample]:
-    """The file's examples. Raises DataError for an example that the model cannot be trained on."""
+    """Read a file's examples. Raises DataError for an example that the model cannot be trained
+    on."""
     examples = []
     found = located_examples(file, last_response_only=cfg.sft.data.last_response_only)
     for where, example in found:
@@ -148,8 +149,11 @@ def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> 
 
 
 def example_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
-    """The configured files, or else those of `data` or of the run's data folder. If only training
-    data is configured, its folder or Hub data set may contain validation data, too."""
+    """Return the configured files of a split, or else those in `data` or in the run's data folder.
+
+    If only training data is configured, its folder or Hub data set may also contain the validation
+    data.
+    """
     train = cfg.sft.data.train_files or cfg.data.train_files
     if train is None:
         return data_files(str(find_data(cfg, data) / SPLIT_FILES[split]), split)
@@ -169,8 +173,8 @@ def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def from_game(cfg: Config) -> bool:
-    """Return whether the examples come from a game of this configuration. If not, playing the game
-    would not measure their effect."""
+    """Return whether the training examples come from a game in this configuration. If not, playing
+    the game would not show the effect of training on them."""
     if not (cfg.sft.data.train_files or cfg.data.train_files):
         return True
     tags = cfg.es_manager.train.env_configs.tags
@@ -181,15 +185,15 @@ def from_game(cfg: Config) -> bool:
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:
-    """The folder of the data set: `data`, or else the run's own. If this folder has no training
-    file, a folder of the original SPA code that has one is returned instead."""
+    """Return the folder of the data set: `data`, or else that of the run. If this folder has no
+    training file but a folder of the original SPA code has one, return that folder."""
     folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     older = [] if (folder / TRAIN_FILE).is_file() else translated("data_folders", cfg)
     return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
 
 
 def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
-    """The files of a split. `name` is a file, a folder with files of both splits
+    """Return the files of a split. `name` is a file, a folder with files of both splits
     (`wm_train.parquet`, `train.jsonl`, or `data/train-00000-of-00001.parquet`), or a Hub data set
     (owner/name).
 
@@ -212,7 +216,7 @@ def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
         for file in sorted(folder.glob("*"))
         if file.suffix in DATA_SUFFIXES and file.is_file()
     ]
-    # A folder may have the same data in several formats; one of them is read.
+    # A folder may have the same data in several formats. Only one of them is read.
     for prefix, suffix in itertools.product(SPLITS[split], DATA_SUFFIXES):
         files = [file for file in data if file.name.startswith(prefix) and file.suffix == suffix]
         if files:

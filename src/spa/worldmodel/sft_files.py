@@ -1,7 +1,8 @@
-"""Examples for SFT from files: self-play data, published data sets, and chats from other sources.
+"""Read examples for SFT from files: self-play data, published data sets, and chats from other
+sources.
 
-A file is JSON Lines, one JSON list, or Parquet. Its columns fit one of `LAYOUTS`. In every layout a
-row becomes a list of messages, and each assistant message that is trained on becomes one example.
+A file is JSON Lines, one JSON list, or Parquet. Its columns match one of `LAYOUTS`. Each row is
+converted to a list of messages, and each assistant message that is trained on becomes one example.
 """
 
 import hashlib
@@ -42,13 +43,13 @@ Record = dict[str, Any]
 
 
 def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[SFTExample]:
-    """The examples of a file. Each assistant message of a chat becomes an example; with
+    """Read the examples of a file. Each assistant message of a chat becomes an example; with
     `last_response_only`, only the last one does.
 
     Metadata that a file lacks is derived from the example: states and actions from the response,
     the puzzle hash from the prompt up to the first user message, which shows the initial state.
 
-    Raises DataError that names file, row and column, and the remedy.
+    Raises DataError, which names file, row and column, and how to fix them.
     """
     found = located_examples(path, last_response_only=last_response_only)
     return [example for _, example in found]
@@ -57,7 +58,7 @@ def read_examples(path: Path | str, *, last_response_only: bool = False) -> list
 def located_examples(
     path: Path | str, *, last_response_only: bool = False
 ) -> Iterator[tuple[str, SFTExample]]:
-    """The examples of `read_examples`, each with its file and row."""
+    """Yield the examples of `read_examples`, each with its file and row for error messages."""
     path = Path(path)
     records = read_records(path)
     if not records:
@@ -102,8 +103,8 @@ def check_file(path: Path, *, last_response_only: bool = False) -> None:
 
 
 def read_table(path: Path | str) -> pa.Table:
-    """The rows of a file as a table. Raises DataError if the file cannot be read, or if a column
-    has values of several types."""
+    """Read the rows of a file as a table. Raises DataError if the file cannot be read, or if a
+    column has values of several types."""
     path = Path(path)
     if path.suffix not in _JSON:
         return _read_parquet(path)
@@ -117,8 +118,8 @@ def read_table(path: Path | str) -> pa.Table:
 
 
 def read_records(path: Path) -> list[tuple[str, Record]]:
-    """The rows of a file, each with its location for error messages. Raises DataError if the file
-    cannot be read."""
+    """Read the rows of a file, each with its location for error messages. Raises DataError if the
+    file cannot be read."""
     if path.suffix in _JSON:
         return _read_json(path)
     records = _read_parquet(path).to_pylist()
@@ -126,12 +127,12 @@ def read_records(path: Path) -> list[tuple[str, Record]]:
 
 
 def columns_of(records: Sequence[Record]) -> list[str]:
-    """The columns of records, in the order in which they first appear."""
+    """Return the column names of records, in the order in which they first appear."""
     return list(dict.fromkeys(name for record in records for name in record))
 
 
 def find_layout(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
-    """The layout that fits a file's columns. Raises DataError if none does."""
+    """Return the layout that matches a file's columns. Raises DataError if none does."""
     for layout in LAYOUTS:
         if all(column in columns for column in layout):
             return layout
@@ -144,8 +145,8 @@ def find_layout(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_record(record: Record, layout: Sequence[str]) -> tuple[Any, Any]:
-    """The prompt and the last response of a row, without validation: the parts that `spa data
-    filter` compares."""
+    """Return the prompt and the last response of a row without validation. `spa data filter`
+    compares them."""
     if len(layout) == 2:
         return record.get(layout[0]), record.get(layout[1])
     messages = record.get(layout[0])
@@ -178,7 +179,8 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def _read_json(path: Path) -> list[tuple[str, Record]]:
-    """The objects of a JSON list or of JSON Lines. Some JSON Lines files are named .json."""
+    """Read the objects of a JSON list or of JSON Lines. A file with the suffix .json may have
+    either form."""
     _require_file(path)
     try:
         # `utf-8-sig`: editors may begin a file with a byte-order mark.
@@ -213,10 +215,10 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def read_messages(value: Any, where: str = "prompt", column: str = "prompt") -> list[Message]:
-    """Convert a cell to messages: a list or array of messages, its JSON string, or another string,
-    which becomes one user message.
+    """Convert the value of a cell to messages. The value is a list or array of messages, a JSON
+    string of such a list, or any other string, which becomes one user message.
 
-    Raises DataError whose text begins with `where`.
+    Raises DataError, whose text begins with `where`.
     """
     here = f"{where}, column {column!r}"
     if isinstance(value, str) and _JSON_MESSAGES.match(value):
@@ -249,8 +251,8 @@ def read_messages(value: Any, where: str = "prompt", column: str = "prompt") -> 
 
 
 def _text(content: Any) -> str | None:
-    """A message's text. In a list of parts, a placeholder replaces each image. None if the content
-    has anything else."""
+    """Return a message's text. In a list of parts, a placeholder replaces each image. None if the
+    content has parts other than texts and images."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else None
     texts = []
@@ -273,7 +275,7 @@ def _is_sequence(value: Any) -> bool:
 def _conversation(
     record: Record, layout: Sequence[str], where: str
 ) -> tuple[tuple[Message, ...], int]:
-    """The messages of a row, and the index from which assistant messages are trained on."""
+    """Return the messages of a row, and the index of the first message that may be trained on."""
     messages = read_messages(record.get(layout[0]), where, layout[0])
     system = record.get("system")
     if isinstance(system, str) and system and messages[0]["role"] != "system":
@@ -352,8 +354,8 @@ def _example(
 
 
 def _picture(value: Any, folder: Path, where: str) -> bytes:
-    """The bytes of an image file, from bytes, a path relative to the data, or the struct of both
-    that Hub data sets use."""
+    """Return the bytes of an image file. `value` is these bytes, a path relative to the data file,
+    or the struct of both that Hub data sets use."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
@@ -387,8 +389,8 @@ def _prompt_hash(prompt: Sequence[Message]) -> str:
 
 
 def _extra(text: Any) -> dict[str, Any]:
-    """`extra_info` as a dict; anything else, such as the original's Python literal, is kept as
-    text."""
+    """Parse `extra_info` as a dict. Anything else, such as the original's Python literal, is kept
+    as text."""
     if text is None:
         return {}
     try:

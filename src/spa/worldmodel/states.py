@@ -1,7 +1,7 @@
-"""Ablations of the data: replace the true states in the state blocks (arXiv 2510.15047).
+"""Data ablations (arXiv 2510.15047): replace the true states in the state blocks of responses.
 
-The functions take relabelled examples and change only responses, including those in later prompts:
-the states shown to the model, and the metadata, stay true.
+The functions take relabelled examples. They change only responses, including those that later
+prompts repeat. The states that prompts show, and the metadata, remain true.
 """
 
 import re
@@ -23,7 +23,8 @@ _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
 def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) -> list[SFTExample]:
-    """The examples with the states of an ablation; `ground_truth` returns them unchanged."""
+    """Return the examples with the kind of states that `states` names. `ground_truth` returns them
+    unchanged."""
     if states == "model":
         return predicted_states(examples)
     if states == "random_coords":
@@ -32,11 +33,11 @@ def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) ->
 
 
 def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
-    """Restore, in every response, the states that the model itself wrote. The answer stays
-    corrected.
+    """Restore in every response the states that the model itself wrote. The answer remains the
+    corrected one.
 
-    Raises DataError for an example that does not record what the model wrote (published data does
-    not).
+    Raises DataError for an example that does not record the model's states, such as those of
+    published data.
     """
     responses = []
     for example in examples:
@@ -51,12 +52,12 @@ def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
 
 
 def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFTExample]:
-    """Replace every coordinate `(r,c)` in the responses' state blocks by a random one, so that the
-    format is right and the content is noise.
+    """Replace every coordinate `(r,c)` in the responses' state blocks by a random one, so that only
+    the format is correct.
 
-    Each number is uniform over the range that the true states of the example's environment tag use.
-    Grids, digits after coordinates (`(1,2)=4`), and words stay. Raises DataError if a tag's states
-    have no coordinates.
+    Each number is sampled uniformly from the range of coordinates in the true states of the same
+    tag. Grids, digits after coordinates (`(1,2)=4`) and words are kept. Raises DataError if a tag's
+    states have no coordinates.
     """
     ranges = {
         tag: _range(tag, examples) for tag in dict.fromkeys(example.tag for example in examples)
@@ -66,7 +67,7 @@ def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFT
         rng, (low, high) = stream(seed, "random_coordinates", index), ranges[example.tag]
         text = example.response
         for tag in ("observation", "prediction"):
-            # some response formats have no prediction
+            # Some response formats have no prediction.
             if tag == "observation" or find_block(example.response, tag) is not None:
                 text = replace_state(text, tag, _scattered(_block(example, tag), rng, low, high))
         responses.append(text)
