@@ -49,27 +49,28 @@ NO_TOKENS = np.empty(0, dtype=np.int32)
 
 @dataclass(slots=True)
 class Slot:
-    """The slot of an episode's keys and values. number: its index in the buffers. ids: int32 [c],
-    the tokens whose keys and values it holds."""
+    """Slot for the keys and values of an episode. `number` is its index in the buffers. `ids`,
+    int32 [c], are the tokens whose keys and values it contains."""
 
     number: int
     ids: np.ndarray
 
 
 Step = Callable[[], None]
-"""The decode step of one batch size: the replay of a CUDA graph, or on a CPU a plain function."""
+"""Decode step for one batch size: the replay of a CUDA graph, or a plain function on a CPU."""
 
 
 class _State:
-    """State that a decode step reads and updates: one entry per row, at fixed addresses. Padding
-    rows have `alive` False and use the spare slot, which no episode gets."""
+    """State that a decode step reads and updates, with one entry per row, at fixed addresses.
+    Padding rows have `alive` False and use the spare slot, which is never assigned to an
+    episode."""
 
     def __init__(self, rows: int, columns: int, spare_slot: int, device: torch.device) -> None:
         self.spare_slot = spare_slot
-        self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # sampled, not read yet
+        self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # sampled but not read yet
         self.position = torch.zeros_like(self.token)  # column of `token`
         self.slot = torch.full_like(self.token, spare_slot)
-        self.alive = torch.zeros(rows, dtype=torch.bool, device=device)  # response not ended
+        self.alive = torch.zeros(rows, dtype=torch.bool, device=device)  # until the response ends
         self.uniforms = torch.zeros(rows, columns, dtype=torch.float64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
@@ -88,8 +89,9 @@ class _State:
         self.step.zero_()
 
     def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
-        """Start rows whose prompts have been read. slots: int64 [n], slot of each row; lengths:
-        int64 [n], tokens of each prompt; uniforms: float64 [n, tokens]."""
+        """Start rows whose prompts have been read. `slots`, int64 [n], has the slot of each row;
+        `lengths`, int64 [n], the number of tokens of each prompt. `uniforms`, float64 [n, tokens],
+        has the random numbers."""
         rows = len(slots)
         self.clear()
         self.slot[:rows] = slots
@@ -106,7 +108,7 @@ class _State:
 
 
 class Decoder:
-    """Continues prompts with the matrices of a `FusedModel`. stop_ids: tokens that end a
+    """Samples responses with the matrices of a `FusedModel`. `stop_ids` are the tokens that end a
     response."""
 
     def __init__(self, matrices: FusedModel, stop_ids: Sequence[int], device: torch.device) -> None:
@@ -132,12 +134,12 @@ class Decoder:
 
     def _drop_steps(self) -> None:
         self.steps: dict[tuple[int, SamplingParams], Step] = {}
-        # PyTorch refuses a memory pool whose graphs are all gone.
+        # PyTorch rejects a memory pool whose graphs have all been deleted.
         self.pool: Any = None
 
     def forget(self, episode_ids: Sequence[str]) -> None:
         """Free the slots of these episodes. If no slot is in use afterwards and the buffers are
-        larger than `kept_bytes`, release their memory for the trainer."""
+        larger than `kept_bytes`, their memory is released for the trainer."""
         for episode_id in episode_ids:
             self.slots.pop(episode_id, None)
         if not self.slots and sum(buffer.nbytes for buffer in self.buffers) > self.kept_bytes:
@@ -169,7 +171,7 @@ class Decoder:
         return responses
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
-        """Return the slot of each prompt: its episode's slot from earlier turns, or a free slot."""
+        """Return the slot of each prompt: that of its episode from earlier turns, or a free one."""
         asked = {prompt.episode_id for prompt in prompts}
         others = sum(episode_id not in asked for episode_id in self.slots)
         longest = max(len(prompt.token_ids) for prompt in prompts)
@@ -198,7 +200,7 @@ class Decoder:
         for _ in self.matrices.layers:
             buffer = torch.zeros(shape, dtype=self.matrices.dtype, device=self.device)
             if old:
-                # Layer by layer, so that only one of them is in memory twice.
+                # Copy layer by layer, so that only one layer is in memory twice.
                 small = old.pop(0)
                 buffer[:, : small.shape[1], : small.shape[2]] = small
             self.buffers.append(buffer)
@@ -237,9 +239,9 @@ class Decoder:
     def _read(
         self, rows: Sequence[np.ndarray], slots: Sequence[int], starts: Sequence[int]
     ) -> torch.Tensor:
-        """Read each row's tokens, int32 [T], into its slot, from the column in `starts` on. Returns
-        the hidden states [B, H] of each row's last token. Rows are read in passes of about
-        `READ_TOKENS` tokens; no row is split."""
+        """Read each row's tokens, int32 [T], into its slot, beginning at the column in `starts`.
+        Returns the hidden states [B, H] of each row's last token. A pass reads about `READ_TOKENS`
+        tokens; no row is split."""
         counts = np.array([len(ids) for ids in rows])
         passes = counts.cumsum() // READ_TOKENS
         parts = []
@@ -264,9 +266,9 @@ class Decoder:
     def _decode(
         self, count: int, steps: dict[int, Step], max_tokens: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Decode until the first `count` rows of the state have ended; their first token has
-        already been sampled. Returns the ids and log-probs of each response. steps: the decode step
-        for each batch size."""
+        """Decode until the first `count` rows of the state have ended. Their first token has
+        already been sampled. `steps` maps batch sizes to decode steps. Returns the ids and
+        log-probs of each response."""
         ids = np.zeros((count, max_tokens), dtype=np.int32)
         logprobs = np.zeros((count, max_tokens), dtype=np.float32)
         lengths = np.zeros(count, dtype=np.int64)
@@ -300,7 +302,7 @@ class Decoder:
         self.state.clear()
         steps = {}
         for size in _batch_sizes(rows):
-            # A step depends on all settings but the length of responses.
+            # A step depends on all sampling settings except the maximum length of responses.
             key = (size, replace(sampling, max_tokens=0))
             if key not in self.steps:
                 self.steps[key] = self._record(partial(self._step, size, sampling))
@@ -311,7 +313,7 @@ class Decoder:
         """Record the step as a CUDA graph; on a CPU, return the step itself."""
         if self.device.type != "cuda":
             return step
-        # Libraries allocate memory when they are first called, which must not be recorded.
+        # Libraries allocate memory at their first call, which must not be recorded.
         step()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
@@ -352,12 +354,13 @@ class Decoder:
         last layer. Keys and values are written to column `positions` of slot `slots`, both int64
         [N].
 
-        query_starts: int32 [B + 1], the index in `ids` where each row begins, followed by N.
-        longest_query: number of tokens in the longest row. row_slots: int64 [B], slot of each row.
-        lengths: int64 [B], number of columns that each row attends to, including its new tokens.
+        `query_starts`, int32 [B + 1], has the index in `ids` at which each row begins, followed by
+        N. `longest_query` is the number of tokens in the longest row. `row_slots`, int64 [B], has
+        the slot of each row, and `lengths`, int64 [B], the number of columns that it attends to,
+        including its new tokens.
         """
         matrices = self.matrices
-        # The last start only closes the list, since `lengths` are given.
+        # The value of the last start is not used, because `lengths` are given.
         key_starts = (nn.functional.pad(row_slots, (0, 1)) * self.columns).int()
         x = matrices.embed(ids).float()
         turn = matrices.turn(x[:, None], positions[:, None])
@@ -375,7 +378,7 @@ class Decoder:
                 longest_query=longest_query,
                 longest_key=self.columns,
                 lengths=lengths.int(),
-                scale=1.0,  # the queries are scaled already
+                scale=1.0,  # the queries are already scaled
             )
             x = x + layer.out(attended.flatten(1))
             gate, up = layer.gate_up(_normed(x, layer.between)).chunk(2, dim=-1)
@@ -403,8 +406,8 @@ class Decoder:
 
 
 def _batch_sizes(rows: int) -> list[int]:
-    """Batch sizes of the graphs for at most `rows` rows, in descending order: a multiple of 256 if
-    there are more than 256, then powers of two down to 8."""
+    """Return the batch sizes of the graphs for at most `rows` rows, in descending order: a multiple
+    of 256 if there are more than 256 rows, then powers of two down to 8."""
     powers = [256, 128, 64, 32, 16, 8]
     large = [-(-rows // 256) * 256] if rows > 256 else []
     return large + [size for size in powers if size < max(2 * rows, 16)]

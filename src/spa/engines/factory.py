@@ -1,6 +1,8 @@
-"""Create the engine that the configuration selects. An engine is one file of this folder that
-defines `KIND`, an `EngineKind`, or is registered by another package. A new file needs no
-registration."""
+"""Create the engine that the configuration selects.
+
+An engine is a file in this folder that defines `KIND`, an `EngineKind`; such a file needs no
+registration. Other packages can register engines, too.
+"""
 
 import functools
 import logging
@@ -25,12 +27,12 @@ API = "openai"
 
 
 class PlayingEngine(Engine, Protocol):
-    """An engine with its chat template. The template is None for engines that return text without
-    tokens; rollouts then record no tokens."""
+    """An engine with its chat template. The template is None if the engine returns text without
+    tokens. Rollouts then record no tokens."""
 
     @property
     def template(self) -> ChatTemplate | None:
-        """The template of the model that responds."""
+        """Chat template of the model that responds."""
         ...
 
 
@@ -53,10 +55,10 @@ class EngineRequest:
 class EngineKind:
     """An engine's constructor and capabilities.
 
-    make: builds the engine. name: value of `actor_rollout_ref.rollout.name`, for the engines of
-    this folder. trainable: `load_weights` accepts the policy's weights, and completions have token
-    ids and log-probs. raw_logprobs: the log-probs are those of the raw logits, whatever the
-    temperature, top-k and top-p.
+    `make` builds the engine. `name` is the value of `actor_rollout_ref.rollout.name` for an engine
+    of this folder. `trainable` is true if `load_weights` accepts the policy's weights and
+    completions have token ids and log-probs. `raw_logprobs` is true if the log-probs are those of
+    the raw logits, even with another temperature, top-k or top-p.
     """
 
     make: Callable[[EngineRequest], PlayingEngine]
@@ -73,13 +75,13 @@ def make_engine(
 ) -> PlayingEngine:
     """Create the engine that plays with `model_name`. Rollouts must use its `template`.
 
-    `model_name`: a model or checkpoint as in `model_path`; a name of `model_info` for a model
-    behind an API; or `random` for uniformly random legal actions. With
-    `actor_rollout_ref.rollout.name=openai`, any other name means `model_config.model_name`.
-    template: avoids loading the tokenizer again. device: device of a local model.
+    `model_name` is a model or checkpoint as in `model_path`, a name in `model_info` for a model
+    behind an API, or `random` for uniformly random legal actions. With
+    `actor_rollout_ref.rollout.name=openai`, any other name means `model_config.model_name`. If
+    `template` is given, the tokenizer is not loaded again. `device` is the device of a local model.
 
-    Raises ModelError if the model cannot be used, ConfigError if the engine cannot be built from a
-    configuration.
+    Raises ModelError if the model cannot be used, and ConfigError if the engine cannot be built
+    from a configuration.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     request = EngineRequest(cfg=cfg, model_name=model_name, device=device, template=template)
@@ -87,9 +89,11 @@ def make_engine(
 
 
 def engine_kind(name: str) -> EngineKind:
-    """Resolve `actor_rollout_ref.rollout.name`: one of `engines`, a name that another package
-    registers, or `package.module:name`. The latter two are an `EngineKind`, or a class or function
-    that builds an engine from an `EngineRequest` and cannot be used in training.
+    """Resolve `actor_rollout_ref.rollout.name`: a name in `engines`, a name that another package
+    registers, or `package.module:name`.
+
+    The latter two refer to an `EngineKind`, or to a class or function that builds an engine from an
+    `EngineRequest`. An engine without an `EngineKind` cannot be used in training.
 
     Raises ConfigError if it does not load.
     """
@@ -108,9 +112,12 @@ def engine_kind(name: str) -> EngineKind:
 
 
 def trained_kind(cfg: Config) -> EngineKind:
-    """Return the engine kind that samples from the policy during training. Raises ConfigError if
-    the engine cannot be used for training, if responses would be greedy, or if the engine reports
-    log-probs of the raw logits although temperature, top-k or top-p change the distribution."""
+    """Return the engine kind that samples from the policy during training.
+
+    Raises ConfigError if the engine cannot be used in training, or if responses would be greedy.
+    Also raises it if the engine reports log-probs of the raw logits although temperature, top-k or
+    top-p change the distribution.
+    """
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
     kind = engine_kind(name)
@@ -164,8 +171,8 @@ def _warn_once(text: str) -> None:
 
 
 def _make_random(request: EngineRequest) -> PlayingEngine:
-    # Imported late: it imports formats and environments, which a benchmark of the local engine does
-    # not need.
+    # Import late, because this module imports formats and environments, which benchmarks of the
+    # local engine do not need.
     from spa.policies.scripted import random_engine
 
     return random_engine(request.template, max_actions=request.cfg.agent_proxy.max_actions_per_turn)

@@ -1,12 +1,16 @@
-"""A forward pass of Llama-like models for sampling. It computes only the last position's logits, in
-few operations.
+"""Forward pass of Llama-like models for sampling. It computes the logits of the last position only,
+in few operations.
 
-A decoding step reads one token per row, so its cost is reading the weights plus Python overhead.
-Projections of the same input are therefore fused (query, key, value; gate, up), on a CPU in
-oneDNN's packed layout. Attention is two plain matrix products over the cache. On a CPU, the fused
-attention kernel is built for long queries and takes ten times as long in bfloat16. On a GPU,
-transformers would first copy keys and values for every query head. The residual stream, norms and
-RoPE are float32, as under autocast, so that sampler and trainer agree up to rounding.
+A decoding step reads one token per row, so its main costs are reading the weights and Python
+overhead. Therefore, projections of the same input (query, key and value; gate and up) are fused
+into one matrix. On a CPU, this matrix has oneDNN's packed layout.
+
+Attention is two plain matrix products over the cache. PyTorch's fused attention kernel for CPUs is
+optimized for long queries, and takes ten times as long in bfloat16. On a GPU, transformers would
+first copy keys and values for every query head.
+
+The residual stream, norms and RoPE are float32, as under autocast, so that sampler and trainer
+agree up to rounding.
 """
 
 import re
@@ -23,22 +27,23 @@ from spa.models.lora import has_adapters, merged_weight
 MODELS = ("llama", "mistral", "qwen2")
 SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
 PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
-DECODED_ROWS = 16  # the matrix layout is optimized for this many rows; other numbers work
+DECODED_ROWS = 16  # rows for which the matrix layout is optimized; other numbers work, too
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Return whether `FusedModel` supports the model and its copy of the matrices is worth the
-    memory, because `dtype` is not the dtype of the weights or because the model is small."""
+    """Return whether `FusedModel` supports the model, and its copy of the matrices is worth the
+    memory. It is if `dtype` differs from the dtype of the weights, or if the model is small."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not attends_to_everything(config):
         return False
-    # Subclasses such as quantized layers compute more than a product with their weight.
+    # Subclasses, such as quantized layers, do more than multiply by their weight.
     if any(
         type(module) is not nn.Linear for module in model.modules() if isinstance(module, nn.Linear)
     ):
         return False
-    # `FusedModel` computes only these matrices and would ignore any other. Adapters are merged into
-    # them; on a CPU, computing adapters separately costs less than merging.
+    # `FusedModel` computes only the matrices in `known`, and would ignore any other. Adapters are
+    # merged into them on a GPU. On a CPU, computing adapters separately costs less than merging
+    # them.
     linear = {
         re.split(r"\.(?:base_layer|lora_)", name)[0].rpartition(".")[2]
         for name, module in model.named_modules()
@@ -56,8 +61,8 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
 
 
 class Matrix:
-    """Linear layers with the same input, fused into one matrix in `dtype`; on a CPU in oneDNN's
-    layout if it is available."""
+    """Linear layers with the same input, fused into one matrix in `dtype`. On a CPU, the matrix has
+    oneDNN's packed layout if that is available."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         self.layers = layers  # the trainer's layers
@@ -73,8 +78,11 @@ class Matrix:
 
     @torch.no_grad()
     def fill(self) -> None:
-        """Copy the layers' weights; call this after every update. Copies in place, because recorded
-        CUDA graphs read this memory, except in oneDNN's layout."""
+        """Copy the layers' weights. Call this after every update.
+
+        Except in oneDNN's layout, the weights are copied in place, because recorded CUDA graphs
+        read this memory.
+        """
         weight = torch.cat([merged_weight(layer) for layer in self.layers]).to(self.dtype)
         biases = [layer.bias for layer in self.layers if layer.bias is not None]
         bias = torch.cat(biases).to(self.dtype) if biases else None
@@ -89,7 +97,7 @@ class Matrix:
             self.bias.copy_(bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out], in the matrix's precision."""
+        """Apply the layers to `x` [n, in] in the precision of the matrix. Returns [n, out]."""
         x = x.to(self.dtype)
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
@@ -103,7 +111,7 @@ def _packable() -> tuple[torch.dtype, ...]:
 
 
 class Layer:
-    """The matrices of one layer; norms are shared with the trainer."""
+    """Fused matrices of one layer. Its norms are the trainer's own modules."""
 
     def __init__(self, source: Any, dtype: torch.dtype) -> None:
         attention = source.self_attn
@@ -118,8 +126,8 @@ class Layer:
 
 
 class FusedModel:
-    """A copy of a Llama-like model's matrices. Call it like the model itself, with a cache and an
-    additive mask."""
+    """Copy of a Llama-like model's matrices. It is called like the model itself, with a cache and
+    an additive mask."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         config = model.config
@@ -140,15 +148,15 @@ class FusedModel:
         self.head = Matrix([model.get_output_embeddings()], dtype)
 
     def refresh(self) -> None:
-        """Copy the matrices of the model again; norms and embeddings are shared with the
-        trainer."""
+        """Copy the matrices of the model again. Norms and embeddings need no copy, because they are
+        shared with the trainer."""
         for layer in self.layers:
             for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
                 matrix.fill()
         self.head.fill()
 
     def eval(self) -> "FusedModel":
-        """Return self: nothing here depends on the mode."""
+        """Return self, because evaluation and training mode do not differ here."""
         return self
 
     def __call__(
@@ -160,9 +168,11 @@ class FusedModel:
         past_key_values: GrowingCache,
         **unused: Any,
     ) -> SimpleNamespace:
-        """Run the model on `input_ids` at `position_ids`, both int64 [B, q]. attention_mask:
-        additive, [B, 1, q, T], over the cache's columns followed by the q new ones. Returns an
-        object whose `logits`, [B, 1, V], belong to the last position."""
+        """Run the model on `input_ids` at `position_ids`, both int64 [B, q].
+
+        `attention_mask` is additive, [B, 1, q, T], over the columns of the cache followed by the q
+        new ones. Returns an object whose `logits`, [B, 1, V], are those of the last position.
+        """
         with torch.autocast(input_ids.device.type, enabled=False):
             return SimpleNamespace(
                 logits=self._logits(input_ids, attention_mask, position_ids, past_key_values)
@@ -182,7 +192,7 @@ class FusedModel:
                 layer.qkv(layer.before(x)).view(rows, q, -1, self.width), turn
             )
             keys, values = cache.append(index, keys, values)
-            # Buffers may have columns that hold no token yet, which the mask excludes.
+            # The buffers may have spare columns without tokens, so extend the mask to exclude them.
             if keys.shape[2] > mask.shape[-1]:
                 mask = nn.functional.pad(
                     mask, (0, keys.shape[2] - mask.shape[-1]), value=torch.finfo(self.dtype).min
@@ -196,8 +206,8 @@ class FusedModel:
         return self.head(self.norm(last))[:, None]
 
     def turn(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """RoPE factors of queries and keys at `positions`, int64 [B, q]: two tensors [B, q, 1,
-        D]."""
+        """Return the RoPE factors of queries and keys at `positions`, int64 [B, q], as two tensors
+        [B, q, 1, D]."""
         cos, sin = self.rotary(x, positions)
         half = self.width // 2
         # `cos` multiplies x, and `sin` multiplies x with its halves swapped; their sum is RoPE.
@@ -225,11 +235,12 @@ class FusedModel:
         mask: torch.Tensor,
         head: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Compute attention: queries [B, H, q, D], keys and values [B, K, T, D], mask [B, 1, q, T]
-        -> [B * q, H * D].
+        """Compute attention for queries [B, H, q, D], keys and values [B, K, T, D], and a mask [B,
+        1, q, T]. Returns [B * q, H * D].
 
-        Queries that share a key head are stacked, so that every key is read once; rows are
-        processed in blocks. head: keys and values [K, c, D] of a prefix that all rows share.
+        Queries that share a key head are stacked, so that every key is read once. Rows are
+        processed in blocks. `head` has the keys and values [K, c, D] of a prefix that all rows
+        share.
         """
         rows, _, q, _ = queries.shape
         shared = self.heads // self.key_heads
@@ -246,7 +257,7 @@ class FusedModel:
                 -1, self.heads, q, columns
             )
             scores = scores.add_(mask[some])
-            # One softmax over the shared columns and the row's own columns.
+            # Compute one softmax over the shared columns and the row's own columns.
             if head is not None:
                 scores = torch.cat(
                     [self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1
@@ -262,8 +273,8 @@ class FusedModel:
         )
 
     def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """Multiply x [B, H, q, n] by `shared` [K, n, m], which is the same for all rows -> [B, H,
-        q, m]."""
+        """Multiply `x` [B, H, q, n] by `shared` [K, n, m], which is the same for all rows. Returns
+        [B, H, q, m]."""
         rows, heads, q, n = x.shape
         # All rows in one product per key head: [K, B H / K q, n].
         of_head = (

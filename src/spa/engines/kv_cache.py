@@ -1,10 +1,10 @@
 """Key/value caches of single episodes, and the batched cache for sampling.
 
-Between turns, an episode's keys and values are one row without gaps (`EpisodeKV`) in a `KVStore`,
-which holds the rows that left a batch together. For a call of the engine, the rows are copied into
-one `GrowingCache`; rows of different length leave gaps, which the attention mask excludes. A prefix
-that all rows of a batch share may be held once (`Head`), so that a step reads it once and not once
-per row.
+Between turns, an episode's keys and values are one row without gaps (`EpisodeKV`) in a `KVStore`. A
+store has the rows that left a batch together. For a call of the engine, the rows are copied into
+one `GrowingCache`. Rows of different lengths leave gaps, which the attention mask excludes. A
+prefix that all rows of a batch share may be stored once (`Head`), so that a decoding step reads it
+once instead of once per row.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 # Placeholder for tensors whose memory has been released.
 _GONE = torch.empty(0)
 Head = list[tuple[torch.Tensor, torch.Tensor]]
-"""Per layer, keys and values [K, c, D] of the c leading tokens that all rows of a batch share."""
+"""Per layer, keys and values [K, c, D] of a prefix of c tokens that all rows of a batch share."""
 
 
 class KVStore:
     """KV cache of rows that left a batch together: keys and values [R, H, c, D] per layer for the
-    tokens after `head`. Every row is filled from the left; entries beyond its own length are
-    meaningless."""
+    tokens after `head`. Every row is filled from the left. Entries beyond the row's length are
+    undefined."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -46,9 +46,9 @@ class KVStore:
         return torch.cat([early, own[rows]], dim=2)[:, :, start:stop]
 
     def shrink(self) -> None:
-        """Drop the rows of finished episodes once they make up half of all rows."""
+        """Drop the rows of finished episodes once these are at least half of all rows."""
         living = list(self.episodes)
-        # Copying the remaining rows is worthwhile once it frees half of the memory.
+        # Copying the remaining rows pays off once it frees half of the memory.
         if not living or 2 * len(living) > len(self.keys[0]):
             return
         rows = torch.tensor([episode.row for episode in living], device=self.keys[0].device)
@@ -61,9 +61,9 @@ class KVStore:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class EpisodeKV:
-    """KV cache of one episode: row `row` of `store`.
+    """KV cache of one episode, in row `row` of `store`.
 
-    ids: int32 [c], the tokens whose keys and values are cached.
+    `ids`, int32 [c], are the tokens whose keys and values are cached.
     """
 
     ids: np.ndarray
@@ -79,8 +79,8 @@ class EpisodeKV:
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer that writes into a buffer with spare columns, instead of copying itself at
-    every token."""
+    """Cache layer that writes into a buffer with spare columns, so that a new token does not copy
+    the whole cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class GrowingLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        """Append [B, H, q, D] keys and values; returns all of them, [B, H, length, D] views of the
-        buffer."""
+        """Append keys and values [B, H, q, D]. Returns all keys and values so far, as views [B, H,
+        length, D] of the buffers."""
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype = key_states.dtype
@@ -101,7 +101,8 @@ class GrowingLayer(DynamicLayer):
                 (*value_states.shape[:2], 0, value_states.shape[-1])
             )
         if end > self._keys.shape[-2]:
-            # Spare columns in proportion to the length keep the total cost of copying small.
+            # The number of spare columns grows with the length, which keeps the total cost of
+            # copying small.
             self._keys = _grown(self._keys, self.length, end + max(64, end // 8))
             self._values = _grown(self._values, self.length, end + max(64, end // 8))
         self._keys[:, :, self.length : end] = key_states
@@ -112,11 +113,11 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [B, H, columns, D] including the spare columns, which are zero."""
+        """Return the buffers of keys and values, [B, H, columns, D]. Spare columns are zero."""
         return self._keys, self._values
 
     def get_seq_length(self) -> int:
-        """Number of columns in use."""
+        """Return the number of columns in use."""
         return self.length
 
     def adopt(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -129,14 +130,14 @@ class GrowingLayer(DynamicLayer):
         self.length = keys.shape[-2]
 
     def empty(self) -> None:
-        """Release the memory."""
+        """Release the memory of the buffers."""
         self._keys = self._values = self.keys = self.values = _GONE
         self.length = 0
 
     def taken(self, rows: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return copies of the keys and values, each [R, H, c, D], in `columns`, int64 [R, c], of
         `rows`, int64 [R]."""
-        # Two index tensors around a slice put their axes first: [R, c, H, D].
+        # Indexing with two tensors around a slice puts their axes first: [R, c, H, D].
         return (
             self._keys[rows[:, None], :, columns].transpose(1, 2),
             self._values[rows[:, None], :, columns].transpose(1, 2),
@@ -154,13 +155,13 @@ def _grown(buffer: torch.Tensor, used: int, columns: int) -> torch.Tensor:
     rows, heads, _, width = buffer.shape
     out = buffer.new_empty((rows, heads, columns, width))
     out[:, :, :used] = buffer[:, :, :used]
-    # Attention multiplies unused columns by a weight of 0, which must not give NaN.
+    # Attention multiplies unused columns by 0, and 0 times an uninitialized NaN would be NaN.
     out[:, :, used:] = 0
     return out
 
 
 class GrowingCache(DynamicCache):
-    """A Hugging Face cache of `GrowingLayer`s."""
+    """A Hugging Face cache with layers of type `GrowingLayer`."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -170,16 +171,16 @@ class GrowingCache(DynamicCache):
 
     @property
     def shared(self) -> int:
-        """Number of leading tokens common to all rows and stored once, before the cache's own
-        columns."""
+        """Number of tokens in the prefix that all rows share. It is stored once, apart from the
+        cache's own columns."""
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows. Each starts at column 0 with its tokens after the
-        head; None is an empty row.
+        """Fill the empty cache with these rows. Each row has its tokens after the head, from column
+        0 on. None is an empty row.
 
-        The rows must not be used afterwards. A store whose episodes are all in the batch is freed
-        layer by layer, because it may fill most of a GPU; other stores shrink later
+        The given rows must not be used afterwards. A store whose episodes are all in the batch is
+        freed layer by layer, because it may fill most of a GPU. Other stores shrink later
         (`KVStore.shrink`).
         """
         parts: dict[KVStore, list[tuple[int, EpisodeKV]]] = {}
@@ -191,7 +192,7 @@ class GrowingCache(DynamicCache):
         skipped = self.shared
         width = max(len(row.ids) for row in rows if row is not None) - skipped
         device = next(iter(parts)).keys[0].device
-        # For each store: its rows, their places in the batch, the number of columns to copy, and
+        # For each store: its rows, their rows in the batch, the number of columns to copy, and
         # whether all its episodes are in the batch.
         moves = [
             (
@@ -228,8 +229,10 @@ class GrowingCache(DynamicCache):
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append keys and values [B, H, q, D] to a layer. Returns the layer's whole buffers,
-        contiguous [B, H, columns, D] and zero beyond the columns in use, because a matrix product
-        over part of a buffer would copy that part first."""
+        contiguous [B, H, columns, D] and zero beyond the columns in use.
+
+        A matrix product over part of a buffer would first copy that part.
+        """
         self._growing[layer].update(keys, values)
         return self._growing[layer].buffers()
 
@@ -241,11 +244,12 @@ class GrowingCache(DynamicCache):
     def take_rows(
         self, rows: torch.Tensor, columns: torch.Tensor, ids: Sequence[np.ndarray], *, last: bool
     ) -> list[EpisodeKV]:
-        """Copy `rows`, int64 [R], to a new store, without their gaps. ids: for each row, its cached
-        tokens, int32. columns: int64 [R, c]; for each row, first the columns that hold its tokens
-        after the head.
+        """Copy `rows`, int64 [R], to a new store, without their gaps.
 
-        The `last` call empties the cache, freeing its layers one by one.
+        `ids` has the cached tokens, int32, of each row. `columns`, int64 [R, c], lists for each row
+        first the columns of its tokens after the head.
+
+        With `last`, the cache is emptied, and its layers are freed one by one.
         """
         store = KVStore(self.head)
         for layer in self._growing:
@@ -270,23 +274,25 @@ def head_of(episode: EpisodeKV, tokens: int) -> Head:
     return [(part_of(layer, 0), part_of(layer, 1)) for layer in range(len(store.keys))]
 
 
-# Prefixes that groups of rows share are read separately if that
-# reduces the tokens to read, padding included, to at most this share.
+# Read the common prefix of each group of rows separately if this reduces the number of tokens to
+# read, padding included, to at most this share.
 _MUCH_LESS = 0.75
 
 
 def common_length(one: np.ndarray, other: np.ndarray) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix of two rows of tokens."""
     tokens = min(len(one), len(other))
     differs = np.flatnonzero(one[:tokens] != other[:tokens])
     return int(differs[0]) if len(differs) else tokens
 
 
 def shared_beginnings(rows: Sequence[np.ndarray]) -> list[tuple[int, int]] | None:
-    """Group rows of token ids, int [T], by common prefix: for each row its group and the prefix
-    length. A row joins a group if it shares more tokens than the group's prefix loses; at least one
-    token of each row stays outside the prefix. None if reading each prefix once saves too
-    little."""
+    """Group rows of token ids, int [T], by common prefix. Returns the group and the prefix length
+    of each row, or None if reading each prefix once saves too little.
+
+    A row joins a group if it shares more tokens with the group than the other rows lose because the
+    prefix gets shorter. At least one token of each row is not in the prefix.
+    """
     groups: list[list[int]] = []
     tokens: list[int] = []
     # After sorting by tokens, neighbouring rows have the longest common prefixes.

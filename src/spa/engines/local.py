@@ -1,18 +1,26 @@
-"""Batched sampling over any Hugging Face causal LM, in this process.
+"""Batched sampling from any Hugging Face causal LM, in this process.
+
+Models that `spa.engines.fused` supports have the fastest path:
+
+* On CUDA, they are sampled with CUDA graphs (`spa.engines.decoder`), if a trial with a few tokens
+  passes.
+* A long enough prefix of all prompts (the rules of the game) is read and stored once. A longer
+  prefix that only some of the prompts share is read once.
+
+Most models have the following optimizations:
 
 * Keys and values are kept from turn to turn: a turn reads only new tokens.
 * Equal prompts (the members of a group at their first turn) are read once.
-* In models that `spa.engines.fused` supports, a long enough prefix of all prompts (the rules of the
-  game) is read and held once. A longer prefix that only some of them share is read once.
 * Rows that have finished leave the batch.
+
+Other models are slower, or are tested first:
+
 * Models whose layers do not all attend to the whole sequence (sliding windows, linear attention)
   use the safe path. It reads the whole conversation again at every turn, and rows stay in the batch
   until the end. The engine logs a warning when it is built.
 * Vision models also read the whole conversation again, in the generation loop of transformers
   (`spa.engines.vision`).
 * Architectures that are not known to work are tested with a few tokens when the engine is built.
-* On CUDA, models that `spa.engines.fused` supports are sampled with CUDA graphs
-  (`spa.engines.decoder`), if a trial with a few tokens passes.
 """
 
 import logging
@@ -50,24 +58,24 @@ from spa.types import Completion, Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-# Finished rows leave the batch when less than this share of its rows is still sampling.
+# Finished rows leave the batch once less than this share of its rows is still being sampled.
 _SHRINK_AT = 0.75
-# With `FusedModel`, a prefix that all rows share is held once
-# if its keys and values take at least this many bytes per row.
+# With `FusedModel`, a prefix that all rows share is stored once if its keys and values take at
+# least this many bytes per row.
 _HELD_ONCE = 2**20
 
 
 class LocalEngine:
-    """The default engine. It shares the model with the trainer, so `load_weights` with that model
-    only drops the caches and refreshes the matrices of `spa.engines.fused`.
+    """The default engine. It shares the model with the trainer. If `load_weights` gets that model,
+    it only drops the caches and refreshes the matrices of `spa.engines.fused`.
 
-    keep_cache: False drops every episode's cache after its turn (less memory, more tokens to read).
-    max_rows: largest batch. autocast: precision of the forward pass; None keeps that of the
-    weights. graphs: sample with `spa.engines.decoder`; by default on CUDA, where that works. Models
-    that `spa.engines.fused` supports use its forward pass.
+    `keep_cache=False` drops every episode's cache after its turn, which saves memory but means more
+    tokens to read. `max_rows` is the largest batch size. `autocast` is the precision of the forward
+    pass; None keeps that of the weights. With `graphs`, sampling uses `spa.engines.decoder`; by
+    default this is tried on CUDA. Models that `spa.engines.fused` supports use its forward pass.
 
-    Raises ModelError for an architecture whose log-probs when decoding with a cache differ from
-    those of one forward pass.
+    Raises ModelError for an architecture whose log-probs differ between decoding with a cache and
+    one forward pass.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class LocalEngine:
         self.safe = template.images is not None or not attends_to_everything(model.config)
         dtype = autocast or next(model.parameters()).dtype
         fused = not self.safe and can_fuse(model, dtype)
-        # Flash attention takes no mask of queries and keys.
+        # Flash attention accepts no mask over pairs of queries and keys.
         self.safe = self.safe or (not fused and uses_flash(model.config))
         self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
@@ -138,7 +146,7 @@ class LocalEngine:
         return None
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One completion per prompt, in order."""
+        """Sample one completion per prompt, in order."""
         out: list[Completion] = []
         was_training = self.model.training
         self.model.eval()
@@ -207,14 +215,14 @@ class LocalEngine:
             torch.cuda.empty_cache()
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Drop the caches of finished episodes. Rows of a store are freed once half of its episodes
-        have finished."""
+        """Drop the caches of finished episodes. The memory of a store is freed once half of its
+        episodes have finished."""
         if self.decoder is not None:
             self.decoder.forget(episode_ids)
         gone = [self._episodes.pop(episode_id, None) for episode_id in episode_ids]
         stores = {kv.store for kv in gone if kv is not None}
-        # `shrink` keeps the rows of all episodes that are still referenced, so drop these
-        # references.
+        # `shrink` keeps the rows of all episodes that are still referenced. Drop these references
+        # first.
         gone.clear()
         for store in stores:
             store.shrink()
@@ -253,8 +261,8 @@ class _Batch:
             watchdog.beat()
             ids, logprobs = sample_tokens(logits, self.uniforms[:, step], self.sampling)
             ended = torch.isin(ids, stop_ids)
-            # One transfer per step: unless rows leave the batch, the CPU waits for the GPU only
-            # here.
+            # Transfer all results at once: unless rows leave the batch, the CPU waits for the GPU
+            # only here.
             told = torch.stack([ids.double(), logprobs.double(), ended.double()]).tolist()
             for row, writes, token, value in zip(self.rows, writing, *told[:2], strict=True):
                 if writes:
@@ -265,7 +273,7 @@ class _Batch:
             # No further token is sampled, so the last one need not be read.
             if not any(writing) or step + 1 == self.sampling.max_tokens:
                 break
-            # Dropping finished rows is worthwhile once enough rows have finished.
+            # Dropping finished rows pays off once enough rows have finished.
             if not self.engine.safe and sum(writing) < len(self.rows) * _SHRINK_AT:
                 # The caches of finished rows are saved for their next turn before the rows are
                 # dropped.
@@ -283,7 +291,7 @@ class _Batch:
         ]
 
     def _read_prompts(self) -> torch.Tensor:
-        """Read every prompt's new tokens; returns the logits [B, V] after each prompt."""
+        """Read every prompt's new tokens. Returns the logits [B, V] after each prompt."""
         if self.engine.safe:
             return self._read_prompts_whole()
         cached = [self.engine._episodes.pop(p.episode_id, None) for p in self.prompts]
@@ -314,8 +322,8 @@ class _Batch:
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
-        # The rows are in the cache by now. While these references
-        # exist, `shrink` would keep them in their stores as well.
+        # The rows have been copied to the cache. As long as these references exist, `shrink` would
+        # keep the rows in their stores as well.
         del cached, rows
         for store in stores:
             store.shrink()
@@ -354,8 +362,8 @@ class _Batch:
         )
 
     def _read_head(self, cached: list[EpisodeKV | None]) -> Head:
-        """Keys and values of the prefix that all prompts share, if holding them once is worthwhile;
-        else empty."""
+        """Return the keys and values of the prefix that all prompts share, if storing them once
+        pays off; else an empty list."""
         fused = self.engine.sampler
         if not isinstance(fused, FusedModel):
             return []
@@ -383,9 +391,11 @@ class _Batch:
         self, new: list[np.ndarray], valid: torch.Tensor, held: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Read new tokens, right-aligned so that every row's last token is in the last column.
-        valid: bool [B, past], which columns hold a token of the row. held: int64 [B], number of its
-        cached tokens, including the shared prefix. Returns the logits after each row, and `valid`
-        with the new columns."""
+
+        `valid`, bool [B, past], is True for columns with a token of the row. `held`, int64 [B], is
+        the number of the row's cached tokens, including the shared prefix. Returns the logits after
+        each row, and `valid` with the new columns.
+        """
         ids, real = (part.to(self.device) for part in right_aligned(new))
         width = ids.shape[1]
         # Positions count a row's own tokens. Positions of padding only have to be valid.
@@ -400,8 +410,8 @@ class _Batch:
         return logits, torch.cat([valid, real], dim=-1)
 
     def _read_next(self, ids: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
-        """Read the token just sampled in every row; returns logits [B, V]."""
-        # A row whose response has ended still fills a column per step; the column counts as empty.
+        """Read the token that was just sampled in every row. Returns the logits [B, V] after it."""
+        # A row whose response has ended still gets a column per step, but this column is not valid.
         self.valid = torch.cat([self.valid, alive[:, None]], dim=-1)
         if self.engine.safe:
             out = self.engine.sampler(
@@ -464,7 +474,7 @@ class _Batch:
         rows = torch.tensor(batch_rows, device=self.device)
         valid = self.valid[rows]
         lengths = valid.sum(1).tolist()
-        # Moves the columns that hold tokens to the front, in order, so that rows have no gaps.
+        # Move the columns with tokens to the front, in order, so that rows have no gaps.
         columns = (~valid).int().argsort(dim=1, stable=True)[:, : max(lengths)]
         prompts = [self.prompts[self.rows[b]] for b in batch_rows]
         written = [self.ids[self.rows[b]] for b in batch_rows]

@@ -1,4 +1,5 @@
-"""Sample tokens from logits with random numbers that depend on the row and not on the batch."""
+"""Sample tokens from logits. The random numbers of a row do not depend on the other rows of the
+batch."""
 
 from collections.abc import Sequence
 
@@ -9,8 +10,8 @@ from torch import nn
 from spa.models.forward import policy_logits
 from spa.types import Prompt, SamplingParams
 
-DIRECT = 4096  # vocabularies up to this size are summed id by id
-BLOCK = 256  # size of the blocks, in ids, for larger vocabularies
+DIRECT = 4096  # largest vocabulary whose probabilities are summed id by id
+BLOCK = 256  # block size, in ids, for larger vocabularies
 
 
 def row_uniforms(prompts: Sequence[Prompt], count: int) -> torch.Tensor:
@@ -37,9 +38,9 @@ def sample_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
 
-    logits: [B, V]; uniforms: float64 [B] in [0, 1), one number of each row's own stream. Returns
-    ids int64 [B] and their log-probs float32 [B] under the distribution that they were sampled
-    from, or, for greedy sampling, under the raw logits.
+    `logits` is [B, V]. `uniforms` is float64 [B] in [0, 1), with one number from each row's own
+    stream. Returns ids, int64 [B], and log-probs, float32 [B]. The log-probs are those of the
+    distribution from which the ids were sampled, or those of the raw logits for greedy sampling.
     """
     allowed = policy_logits(logits.float(), sampling)
     if sampling.temperature == 0:
@@ -51,10 +52,10 @@ def sample_tokens(
 
 
 def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The first id, int64 [B], at which the cumulative sum of `probs`, float32 [B, V], exceeds
-    `uniforms` times the total.
+    """Return the first id, int64 [B], at which the cumulative sum of `probs`, float32 [B, V],
+    exceeds `uniforms` times the total.
 
-    Sums are float64. A large vocabulary is searched by blocks first, then within the selected
+    Sums are float64. For a large vocabulary, first a block is searched, then an id within that
     block.
     """
     rows, size = probs.shape

@@ -1,5 +1,5 @@
-"""Check with a few tokens, when the engine is built, whether the local engine can sample from a
-model."""
+"""Trials of sampling: when the engine is built, check on a few tokens that the local engine can
+sample from a model."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,9 +15,10 @@ from spa.types import Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
 
-# Rounding changes log-probs by about 1e-5 in float32; a wrong position changes them by much more.
+# Largest accepted difference of log-probs in float32. Rounding causes about 1e-5; a wrong position
+# causes much more.
 SAME = 0.05
-SAME_HALF = 0.2  # in bfloat16
+SAME_HALF = 0.2  # the same in bfloat16
 TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
@@ -25,20 +26,23 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 
 
 def skips_check(config: Any) -> bool:
-    """Return whether to skip the check: it is unnecessary for plain attention, and impossible with
+    """Return whether to skip the trial: it is unnecessary for plain attention, and impossible with
     flash attention, which does not run in float32."""
     return can_be_plain(config) or uses_flash(config)
 
 
 def uses_flash(config: Any) -> bool:
-    """Return whether the model computes flash attention."""
+    """Return whether the model is configured for flash attention."""
     return "flash" in (getattr(config, "_attn_implementation", None) or "")
 
 
 def reads_right(model: Any, make_batch: MakeBatch) -> bool:
-    """Return whether the log-probs of two rows of unequal length, decoded with a cache over two
-    turns, equal those of one forward pass without a cache. Also False if the model cannot be called
-    that way."""
+    """Return whether decoding with a cache gives the same log-probs as one forward pass without a
+    cache.
+
+    The trial has two turns of two rows of unequal length. Returns False, too, if the model cannot
+    be called with this cache.
+    """
     fault = _fault(model, lambda: _gap(model, make_batch), SAME)
     if fault:
         log.debug("%s: %s", model.config.model_type, fault)

@@ -1,6 +1,9 @@
-"""Sample from vision models. The positions of an image's tokens, and of the tokens around them,
-differ between model families, so sampling uses the generation loop of transformers. It reads every
-conversation from the start; the tokens are sampled by spa."""
+"""Sample from vision models.
+
+The positions of image tokens, and of the tokens around them, differ between model families.
+Therefore the generation loop of transformers runs the model, which reads every conversation from
+the start. The tokens are sampled by spa.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +19,8 @@ from spa.types import Prompt, SamplingParams
 
 
 class _TokenSampler(LogitsProcessor):
-    """Samples a token from each row's own random stream, records its log-prob, and masks every
-    other token, so that greedy decoding picks it."""
+    """Logits processor that samples a token from each row's own random stream and records its
+    log-prob. It masks every other token, so that greedy decoding picks the sampled one."""
 
     def __init__(self, uniforms: torch.Tensor, sampling: SamplingParams, barred: int) -> None:
         self.uniforms = uniforms
@@ -30,7 +33,7 @@ class _TokenSampler(LogitsProcessor):
         # An image token represents an image, so it must not be sampled.
         allowed[:, self.barred] = float("-inf")
         ids, _ = sample_tokens(allowed, self.uniforms[:, len(self.logprobs)], self.sampling)
-        # The trainer does not exclude the image token, so these log-probs must not either.
+        # The trainer does not exclude the image token, so these log-probs must include it, too.
         logits = policy_logits(scores.float(), self.sampling, keep=ids)
         self.logprobs.append(logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0])
         return torch.full_like(scores, float("-inf")).scatter(-1, ids[:, None], 0.0)
@@ -47,7 +50,7 @@ def sample_seeing(
     """Sample one response per prompt from a vision model. Returns the ids, int32 [L], and
     log-probs, float32 [L], of each."""
     device = next(model.parameters()).device
-    # Padding is masked, so any id can be used except an image token.
+    # Padding is masked, so any id except the image token can be used.
     pad = min(stop_ids)
     ids, real = (
         part.to(device) for part in right_aligned([prompt.token_ids for prompt in prompts], pad)
@@ -61,7 +64,7 @@ def sample_seeing(
         eos_token_id=list(stop_ids),
         pad_token_id=pad,
     )
-    # The model's own generation settings may have penalties, which would change the logits.
+    # The model's own generation settings may contain penalties, which would change the logits.
     own = model.generation_config
     model.generation_config = GenerationConfig()
     try:
