@@ -312,8 +312,8 @@ def _budget(method: RunArm, points: Sequence[Point]) -> tuple[tuple[float, ...],
 def ends(
     wanted: Wanted, method: RunArm, step: int | None = None
 ) -> tuple[float | None, float | None]:
-    """The metric before PPO (step 0), and at its last step after that, or the last step up to
-    `step`. Both are means over seeds, or None if not recorded."""
+    """Return the metric before PPO (step 0), and at its last later step. With `step`, later steps
+    are ignored. Both values are means over seeds, or None if not recorded."""
     tables = [_values(stage, wanted.pattern) for stage in method.of(wanted.stage)]
     points = dict(_average([table for table in tables if table])[0])
     last = max((x for x in points if x and (step is None or x <= step)), default=None)

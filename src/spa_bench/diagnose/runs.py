@@ -63,7 +63,7 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
         rows, settings = training_rows(ppo), flatten(ppo.config)
         found = ranked(rows, settings)
         measured = solvable_within_limit(ppo)
-        # Where the optimal policy is known, it decides, even if episodes use all their actions.
+        # Where the optimal policy is known, its finding replaces the one that is based on episodes.
         if measured:
             found = [finding for finding in found if finding.title != FEW_ACTIONS]
         found += filter(None, (solvable_puzzles(rows, settings, *each) for each in measured))

@@ -379,7 +379,7 @@ class ConstraintPropagation(WrittenFormat):
         return derive(view.constraint_problem())
 
     def written(self, search: Derivation, view: Any) -> str:
-        """Sweeps over the open variables, then the actions."""
+        """Write the sweeps over the open variables, then the actions."""
         return write_derivation(search)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Derivation:
