@@ -1,4 +1,5 @@
-"""Measure the reference cards of environments (`spa.envs.cards`) that `spa env measure` writes."""
+"""Measure the reference scores of environments (`spa.envs.cards`), which `spa env measure`
+writes."""
 
 import hashlib
 import json
@@ -13,7 +14,7 @@ from spa.envs.registry import make_env
 from spa.seeds import stream, stream_seed
 
 PUZZLES = 1000
-"""Number of puzzles on which a card is measured. Their seeds are 0 to 999."""
+"""Number of puzzles on which reference scores are measured. Their seeds are 0 to 999."""
 
 OPTIMUM_BY = {
     "bandit": "closed form",
@@ -35,8 +36,8 @@ def measure(
     *,
     puzzles: int = PUZZLES,
 ) -> Card:
-    """Measure a card of `tag` on its first `puzzles` puzzles. 1,000 puzzles take about one second,
-    or several seconds on large boards."""
+    """Measure the reference scores of `tag` on its first `puzzles` puzzles. 1,000 puzzles take
+    about one second, or several seconds on large boards."""
     env = make_env(env_type, options)
     texts = []
     best = []
@@ -47,7 +48,7 @@ def measure(
         # As in training, the noise seed differs from the puzzle seed.
         options_of_reset = {"noise_seed": stream_seed(seed, "card/noise")}
         for name, won in others.items():
-            # A policy that is not available on the first puzzle is not asked again.
+            # Policies that are not available on the first puzzle are skipped on the others.
             if won[:1] != [None]:
                 env.reset(seed=seed, options=options_of_reset)
                 won.append(reference_success(env, name, max_actions, seed=seed))
@@ -76,7 +77,7 @@ def measure(
 
 
 def puzzles_hash(env: TextEnv, puzzles: int = PUZZLES) -> str:
-    """The hash of the first puzzles of `env`, as stored in cards."""
+    """Return the hash of the first `puzzles` puzzles of `env`, as stored in `Card.puzzles_hash`."""
     texts = []
     for seed in range(puzzles):
         env.reset(seed=seed)
@@ -91,9 +92,9 @@ def _hash(texts: Sequence[str]) -> str:
 
 
 def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, float]:
-    """Play uniformly random legal actions from the current state of `env`; return success and the
-    sum of rewards. In a game of several players, all move at random, and the first player's result
-    is returned."""
+    """Play uniformly random legal actions from the current state of `env`. Returns success and the
+    sum of rewards. In a game of several players, all move at random, and the result is that of the
+    first player."""
     rng = stream(seed, "card/random")
     total = 0.0
     for _ in range(max_actions):
@@ -103,7 +104,7 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
         if action is None:
             continue
         _, reward, terminated, truncated, info = env.step(action)
-        # Random play moves for all players; the card scores the first.
+        # Random play moves for all players; only the first player's result counts.
         total += float(reward if env.players == 1 else info["rewards"][0])
         if terminated or truncated:
             return bool(info["success"] if env.players == 1 else info["successes"][0]), total
@@ -111,8 +112,8 @@ def random_episode(env: TextEnv, seed: int, max_actions: int) -> tuple[bool, flo
 
 
 def to_json(scores: Iterable[Card], command: str) -> str:
-    """The text of a card file, such as `assets/cards.json`. command: the command that the file
-    names as its origin."""
+    """Return the text of a file with reference scores, such as `assets/cards.json`. The file
+    records `command` as its origin."""
     made = f"{command}, on the puzzles of the seeds 0 to {PUZZLES - 1}"
     rows = [asdict(item) for item in scores]
     return json.dumps({"made_by": made, "cards": rows}, indent=1, ensure_ascii=False) + "\n"

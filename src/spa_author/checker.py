@@ -1,4 +1,4 @@
-"""The conformance suite: checks that every stage of the recipe can use an environment.
+"""The conformance suite, which checks whether every stage of the recipe can use an environment.
 
 `check` runs all checks on fresh instances and returns the findings. Each failure explains why it
 matters.
@@ -47,19 +47,18 @@ NONSENSE = (
     "\ud800",
 )
 PROMPT_LIMIT = 16_000
-"""Maximum number of characters of the first prompt. They are about 4,000 tokens, the context length
-of most configurations."""
+"""Maximum number of characters of the first prompt: about 4,000 tokens, the context length of most
+configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check. message: what is wrong, or a note on a passed check. advice: why a
-    failure matters and how to fix it."""
+    """The outcome of one check."""
 
-    check: str
+    check: str  # name of the check
     ok: bool
-    message: str = ""
-    advice: str = ""
+    message: str = ""  # the problem, or a note on a passed check
+    advice: str = ""  # why a failure matters, and how to fix it
 
 
 class Flaw(Exception):
@@ -72,8 +71,8 @@ class Flaw(Exception):
 
 
 Checks = Mapping[str, Callable[[], str | None]]
-"""Name -> check, in the order of execution. A check raises `Flaw` if it fails. If it passes, it
-returns a note or None."""
+"""Check functions by name, in the order of execution. A function raises `Flaw` if its check fails;
+otherwise it returns a note or None."""
 MADE = "can be made"
 _WORD = re.compile(r"\w+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -85,14 +84,14 @@ CHECK_S = 240.0
 
 
 def check(make: Make, *, seeds: int = 5, steps: int = 200) -> list[Finding]:
-    """Run every check on environments that `make` creates. seeds: number of puzzles to play. steps:
-    maximum number of actions per episode."""
+    """Run every check on environments that `make` creates. Plays `seeds` puzzles with at most
+    `steps` actions per episode."""
     return list(run_checks(all_checks(make, seeds=seeds, steps=steps)))
 
 
 def run_checks(checks: Checks) -> Iterator[Finding]:
-    """Run the checks in order and yield their findings. Stops after the first check if it shows
-    that no environment can be made."""
+    """Run the checks in order and yield their findings. Stops after the first check if the
+    environment cannot be created."""
     for name, run in checks.items():
         finding = run_check(name, run)
         yield finding
@@ -102,7 +101,8 @@ def run_checks(checks: Checks) -> Iterator[Finding]:
 
 
 def all_checks(make: Make, *, seeds: int = 5, steps: int = 200) -> Checks:
-    """The checks of environments that `make` creates; see `check` for the arguments."""
+    """Return all checks for environments that `make` creates. The arguments are those of
+    `check`."""
     return {
         MADE: lambda: _made(make),
         "Gymnasium's own checker": lambda: _gymnasium(make),
@@ -208,7 +208,7 @@ def _gymnasium(make: Make) -> None:
 
 
 def _place(error: Exception, env: TextEnv) -> str:
-    """File and line that raised `error`. A line in the game's own file is preferred."""
+    """Return the file and line that raised `error`, preferably a line in the game's own file."""
     frames = traceback.extract_tb(error.__traceback__)
     file = inspect.getfile(type(env))
     last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
@@ -233,7 +233,8 @@ def _deterministic(make: Make, seeds: int, steps: int) -> None:
     advice = (
         "sample from spa.seeds.stream(seed, ...) in reset, and keep no data from the last episode"
     )
-    # One instance plays all seeds. It plays differently if it keeps state from earlier episodes.
+    # One instance plays all seeds. If it keeps state from earlier episodes, it plays differently
+    # from a new one.
     used = make()
     for seed in range(seeds):
         fresh = _story(make(), seed, steps)
@@ -397,7 +398,7 @@ def _nonsense(make: Make) -> None:
             raise Flaw(
                 f"step({action!r}) raises {type(error).__name__}: {error}", advice
             ) from error
-        # A free-text game may say in its state text that it did not understand the action.
+        # A free-text game may report in its state text that it did not understand the action.
         same = not env.action_names() or env.state_text(env.default_state_text) == before
         # A missing key is reported by the check of `info`.
         effective = info.get("action_is_effective") or info.get("success")
@@ -468,7 +469,8 @@ def _check_state(env: TextEnv, shown: str) -> None:
 
 
 def _known(make: Make, seeds: int, steps: int) -> str | None:
-    """Report the share of words in `world_state_text` that appear in no message of the episode."""
+    """Return a note if words of `world_state_text` appear in no message of the episode, with their
+    share."""
     env = make()
     words = 0
     hidden = 0
@@ -653,7 +655,8 @@ def _clones(make: Make, seeds: int) -> None:
             f"a clone shows another state than its original (seed {seed})",
             advice,
         )
-        # The copy plays first: if it shares an object with the original, the original changes.
+        # The copy plays first. If it shares a mutable object with the original, the original
+        # changes as well.
         twins = [(text, result[:4]) for text, result in episode(twin, seed + 1, 5)]
         _require(
             _seen(env) == before,
@@ -680,8 +683,8 @@ def _is_json(info: dict[str, Any]) -> bool:
 
 
 def _searched(make: Make, seeds: int) -> str | None:
-    """Check that a search of each puzzle can be written and read again. If the game can read states
-    from text (`key_of_text`), check this in every reachable state."""
+    """Check that a search of each puzzle can be written as text and read again. If the game can
+    read states from text (`key_of_text`), also check this for every reachable state."""
     env = make()
     advice = "agent_proxy.response_format=search needs it (docs/methods.md); without written searches, remove state_key"
     learned = False

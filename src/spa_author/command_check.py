@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env check`."""
+    """Add the arguments of `spa env check`."""
     parser.add_argument(
         "env",
         metavar="ENV",
@@ -59,7 +59,7 @@ def check(options: argparse.Namespace) -> int:
     def make() -> "TextEnv":
         return make_env(env_type, config)
 
-    # A class that cannot be created is reported once here, and not by every check.
+    # If the class cannot be instantiated, one error is raised here, before the checks begin.
     with boundary("making it"):
         make()
     passed = [_told(finding) for finding in run_checks(all_checks(make, steps=options.steps))]
@@ -76,7 +76,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _told(finding: "Finding") -> bool:
-    """Print a finding at once; return whether its check passed."""
+    """Print a finding and flush the output. Returns whether its check passed."""
     note = f" ({finding.message})" if finding.ok and finding.message else ""
     write_out(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")
     if not finding.ok:
@@ -87,8 +87,8 @@ def _told(finding: "Finding") -> bool:
 
 
 def _resolve(name: str, config: str) -> tuple[str, dict[str, Any]]:
-    """Return environment type and options of a tag. A name that is not a tag is taken as a type
-    without options."""
+    """Return the environment type and options of a tag. A name that is not a tag is treated as a
+    type without options."""
     from spa.config.load import load_config
 
     spec = load_config(config).custom_envs.get(name)
@@ -142,8 +142,8 @@ def _play(env_type: str, config: dict[str, Any]) -> None:
                 raise Flaw(
                     episode.error, "an environment must not raise an exception during an episode"
                 )
-            # Trajectory files are JSON Lines. An episode that JSON changes could not be replayed
-            # from its file.
+            # Trajectory files are JSON Lines. An episode that a JSON round trip changes could not
+            # be replayed from its file.
             if Episode.from_json(json.loads(json.dumps(episode.to_json()))) != episode:
                 raise Flaw(
                     f"episode {episode.episode_id} changes when the episode is stored as JSON and read back",

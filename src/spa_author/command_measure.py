@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # slow to import, and `--help` does not need them
 
 
 def measure_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env measure`."""
+    """Add the arguments of `spa env measure`."""
     parser.add_argument(
         "tags",
         nargs="*",
@@ -100,12 +100,13 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def _measured(cfg: "Config", options: argparse.Namespace) -> "Iterator[tuple[Config, str]]":
-    """Yield each tag to measure, after the configuration that defines it."""
+    """Yield (configuration, tag) for each tag to measure."""
     from spa.config.load import PARTS, config_names, load_config
 
     for tag in options.tags or cfg.custom_envs:
         yield cfg, tag
-    # The shipped scores also cover tags that a preset plays with other options or turns.
+    # The shipped reference scores also cover tags that a preset uses with other options or turn
+    # limits.
     if not options.tags and options.config == "base":
         for name in config_names():
             if name in PARTS:
@@ -178,7 +179,7 @@ def _print(title: str, rows: list[tuple[str, str]]) -> None:
 
 
 def _parts(found: "Measured") -> list[tuple[str, list[tuple[str, str]]]]:
-    """Title and rows of each finished part of the measurement."""
+    """Return the title and table rows of each finished part of the measurement."""
     from spa_author.verdict import percent
 
     parts = [

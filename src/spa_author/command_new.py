@@ -7,7 +7,7 @@ from spa.run.console import write_out
 
 
 def new_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env new`."""
+    """Add the arguments of `spa env new`."""
     parser.add_argument("name", metavar="NAME", help="name of the new module, for example my_game")
     parser.add_argument(
         "--folder",

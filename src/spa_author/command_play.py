@@ -10,12 +10,12 @@ from spa.commands.arguments import add_environment, whole_number
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
-# Characters that a terminal sends after ESC for each arrow key, and the action that the key means.
+# Characters that a terminal sends after ESC for an arrow key -> action.
 ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 
 
 def play_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env play`."""
+    """Add the arguments of `spa env play`."""
     add_environment(
         parser,
         "configuration that defines the environment tags and the limits of actions and turns "
@@ -43,7 +43,8 @@ def play_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def play(options: argparse.Namespace) -> int:
-    """Play puzzles until the input ends. Raises ConfigError."""
+    """Play puzzles until the input ends, and return the exit status. Raises ConfigError if the
+    environment or the configuration is unknown."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.registry import make_env
@@ -93,7 +94,7 @@ def _read_line(prompt: str) -> str | None:
 
 
 def _read_key(prompt: str) -> str | None:
-    """Read one key and return the line that it stands for; None to quit."""
+    """Read one key, and return the equivalent input line; None to quit."""
     write_out(prompt)
     sys.stdout.flush()
     key = sys.stdin.read(1)
@@ -109,7 +110,7 @@ def _read_key(prompt: str) -> str | None:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Disable the terminal's line buffering within the block, and always restore it."""
+    """Disable the terminal's line buffering within the block, and restore it at the end."""
     try:
         import termios
         import tty

@@ -55,10 +55,10 @@ READ_STATES = 50
 MOST_EXAMPLES = 8_000
 HELD_OUT = 256
 SCHEDULE = 1_000
-"""Number of steps of the learning-rate schedule. Elapsed time determines the position in the
-schedule, because the training speed is not known in advance."""
+"""Number of steps of the learning-rate schedule. The position in the schedule follows from the
+elapsed time, because the training speed is not known in advance."""
 CHUNK = 16
-# Share of the remaining time that each part may use.
+# Share of the time left at its start that each part may use.
 REFERENCES, PLAY, SFT, ACCURACY = 0.1, 0.1, 0.65, 0.3
 MOST_LINES = 256
 """Maximum number of states that one search expands."""
@@ -69,14 +69,14 @@ class TimeUp(Exception):
 
 
 class MoveParts(ResponseFormat):
-    """Format of a single move (`spa.planning.moves`), whose only part is the state to which the
-    action leads. The action itself is random, so it is not scored."""
+    """Format of a single move (`spa.planning.moves`). Its only scored part is the state to which
+    the action leads. The action is not scored, because it is random."""
 
     def __init__(self, actions: Sequence[str]) -> None:
         self.actions = actions
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
-        """The state as one part: ("state", start, end)."""
+        """Return the state as the only part: ("state", start, end)."""
         begin = len(PREFILL) if text.startswith(PREFILL) else 0
         names = [name for name in self.actions if text.startswith(name, begin)]
         return [("state", begin + max(map(len, names), default=0), len(text))]
@@ -96,8 +96,8 @@ def measure(
 ) -> None:
     """Run all measurements, store the results in `found`, and call `told` after each part.
 
-    folder: for temporary files. begin: time at which the time limit starts, as from `monotonic`.
-    Raises SpaError, or EnvFault if the environment fails.
+    `folder` is for temporary files. `begin` is the value of `monotonic` from which the time limit
+    counts. Raises SpaError, or EnvFault if the environment fails.
     """
     end = begin + 60 * found.minutes
 
@@ -118,8 +118,9 @@ def measure(
 
 
 def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
-    """Store the success rates of the reference policies in `found`. Shipped scores are used if the
-    settings match; otherwise the policies play some puzzles. until: end of the time for this."""
+    """Store the success rates of the reference policies in `found`. Uses the shipped reference
+    scores if their settings match. Otherwise the policies play at least `FIRST_PUZZLES` puzzles,
+    and more if `until` allows it."""
     known = (found.game, spec.env_type, spec.env_config, found.max_actions)
     card = card_with(*known)
     found.reference_puzzles = cards.PUZZLES
@@ -139,8 +140,8 @@ def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
 def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
     """Make the configuration for random play with one action per turn, and SFT on its turns.
 
-    SFT uses single moves if the game names its states, otherwise full next states. Stores in
-    `found` why planning is not available.
+    SFT uses single moves if the game can read the keys of its states, otherwise full next states.
+    If planning is not available, stores the reason in `found`.
     """
     cfg = load_config(
         "tiny" if is_tiny(found.model) else "smol",
@@ -174,8 +175,8 @@ def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
 
 
 def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]:
-    """Choose a rendering from which the game can read the names (keys) of states. Returns it with
-    ""; if there is none, returns `preferred` with the reason."""
+    """Choose a state rendering from which the game can read the keys of states. Returns the
+    rendering and ""; if there is none, returns `preferred` and the reason."""
     if env.state_key() is None:
         return preferred, (
             "TextEnv.state_key returns None: define it and the other methods for written search, or "
@@ -200,8 +201,8 @@ def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]
 
 
 def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], float]) -> Trained:
-    """Train a move model by SFT on random play. until: returns the time at which a given share of
-    the remaining time has passed."""
+    """Train a move model by SFT on random play. The function `until` returns the time at which a
+    given share of the remaining time has passed."""
     device = setup.pick_device(cfg)
     log.info("loading %s", found.model)
     model, template = load_model(cfg, None, device)
@@ -224,7 +225,8 @@ def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], f
 
 
 def play(cfg: Config, until: float) -> list[SFTExample]:
-    """Make examples from random play, until there are MOST_EXAMPLES or the time is up."""
+    """Make examples from random play, until there are at least `MOST_EXAMPLES` or the time is
+    up."""
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     puzzles = Puzzles(worker=worker, held_out=setup.validation_hashes(cfg, worker))
     engine = random_engine(max_actions=1)
@@ -242,8 +244,8 @@ def play(cfg: Config, until: float) -> list[SFTExample]:
 
 
 def alone(example: SFTExample) -> SFTExample:
-    """Return the example without earlier turns. Only the system message and the last message, which
-    shows the state, are kept."""
+    """Return the example without earlier turns. Its prompt keeps only the system message and the
+    last message, which shows the state."""
     system = [message for message in example.prompt if message["role"] == "system"]
     return replace(example, prompt=(*system, example.prompt[-1]))
 
@@ -285,8 +287,8 @@ def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
 def forced_accuracy(
     trained: Trained, examples: Sequence[SFTExample], form: ResponseFormat
 ) -> Metrics:
-    """Teacher-forced accuracy: kind of part -> share of parts whose tokens are all the most likely
-    ones, given the true text before them."""
+    """Compute teacher-forced accuracy as kind of part -> share of correct parts. A part is correct
+    if each of its tokens is the most likely one after the true text before it."""
     learner = trained.learner
     sequences, _ = training_sequences(
         examples,
@@ -343,7 +345,8 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
             wins = [game(look.env.clone(), plans.search)]
             if look.env.goal_distance() is not None:
                 wins.append(game(look.env.clone(), plans.look_ahead))
-            # Puzzles that the time limit interrupts do not count, which favours short ones.
+            # Puzzles that the time limit interrupts do not count, so the result is biased towards
+            # short ones.
             won.append(wins)
     if not won:
         found.no_planning = reason
@@ -355,10 +358,10 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Policies that know where actions lead only from the model's predictions.
+    """Policies that know only from the model's predictions where actions lead.
 
-    moves: the model. until: end of the time limit. The distance of a predicted state to the goal is
-    read from a copy of the game in that state.
+    They stop at the time `until`. The distance of a predicted state to the goal is read from a copy
+    of the game in that state.
     """
 
     moves: LearnedMoves
@@ -366,22 +369,23 @@ class Plans:
     until: float
 
     def successors(self, key: str) -> Sequence[Successor]:
-        """The predicted successors of state `key`; empty if a prediction names no state. Raises
-        TimeUp."""
+        """Return the predicted successors of the state `key`; empty if a prediction is not the key
+        of a state. Raises TimeUp."""
         if monotonic() > self.until:
             raise TimeUp
         return self.moves.expand([(self.puzzle, key)])[0] or ()
 
     def search(self, env: TextEnv, rng: Any) -> str | None:
-        """The first action of the shortest predicted path to the goal."""
+        """Return the first action of the shortest predicted path to the goal; None if no path is
+        found."""
         key = env.state_key()
         assert key is not None  # `explore` has checked it
         path = breadth_first(key, self.successors, max_lines=MOST_LINES).path
         return path[0] if path else None
 
     def look_ahead(self, env: TextEnv, rng: Any) -> str | None:
-        """The action whose predicted successor is closest to the goal; ties are broken at
-        random."""
+        """Return the action whose predicted successor is closest to the goal; ties are broken at
+        random. Returns None without a prediction."""
         key = env.state_key()
         assert key is not None
         costs = {

@@ -152,8 +152,8 @@ gate:
 def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
-    Raises ConfigError if `name` is not a module name, if one of the files exists, or if the name is
-    taken, so that the new module could not be imported, played or run.
+    Raises ConfigError if `name` is not a valid module name, if one of the files exists, or if the
+    name is already in use. With such a name, the new module could not be imported, played or run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
@@ -181,14 +181,15 @@ def write_env(name: str, folder: Path) -> list[Path]:
 
 
 def _taken(name: str, cls: str) -> str:
-    """Describe the existing use of a name; "" if it is free."""
+    """Describe the existing use of a name; "" if it is not in use."""
     if name in libraries():
         return (
             f"env_type {name}:… names games of a library of that name (`spa env list --libraries`)"
         )
     if name in sys.stdlib_module_names:
         return "Python has a standard module of that name"
-    # `packages_distributions` lists modules; a distribution may have another name than its module.
+    # `packages_distributions` maps from module names, which may differ from the names of
+    # distributions.
     if name == "spa" or name in packages_distributions():
         return "an installed package has a module of that name"
     if (CONFIGS / f"{name}.yaml").exists():

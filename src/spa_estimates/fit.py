@@ -1,5 +1,5 @@
-"""Estimate a run before it starts: memory per GPU, time and disk space. Also find the changes that
-make it fit, and the command to run.
+"""Estimate a run before it starts: memory per GPU, time and disk space. Also find changes of the
+configuration that make it fit, and print the command to run.
 
 `spa doctor --fit CONFIG` prints the estimates for given GPUs, `spa run CONFIG --dry-run` for this
 machine.
@@ -42,8 +42,8 @@ from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 GB = 1e9
 # GPU memory to assume if this machine has no GPU: 80 GB, as in an A100 or H100.
 DEFAULT_GB = 80.0
-BYTES_OF_TOKEN = 40  # of an episode in `trajectories/`: text, ids, log-probs (measured)
-SEQUENCES = 64  # `max_num_seqs` of vLLM in the advice
+BYTES_OF_TOKEN = 40  # in `trajectories/`, for text, ids and log-probs (measured)
+SEQUENCES = 64  # `max_num_seqs` that the advice suggests for vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The hardware of a run. count: number of GPUs; 0 for this machine's CPU. memory_gb: memory of
-    each GPU, or main memory. said: the source of `memory_gb`, as text. name: CUDA's name of the
-    GPU."""
+    """The hardware of a run."""
 
-    count: int
-    memory_gb: float
-    said: str
-    name: str = ""
+    count: int  # number of GPUs; 0 for this machine's CPU
+    memory_gb: float  # memory of each GPU, or main memory
+    said: str  # describes the source of `memory_gb`
+    name: str = ""  # CUDA's name of the GPU
 
     @property
     def gpu_bytes(self) -> float | None:
@@ -81,8 +79,8 @@ class Place:
         return max(self.count, 1)
 
     def machine(self, cfg: Config) -> Machine:
-        """Return the speed of this hardware; `cfg` determines the engine and, on a CPU, precision
-        and threads."""
+        """Return the speed of this hardware. It depends on the engine of `cfg` and, on a CPU, on
+        its precision and threads."""
         if self.count:
             card = card_for(self.memory_gb, self.name)
             return gpus(card, self.count, vllm=cfg.actor_rollout_ref.rollout.name == "vllm")
@@ -111,8 +109,8 @@ def report_fit(
     """Print the estimated memory, time and disk space, and the command to run. Return 0 if the
     configuration fits without changes, else 1.
 
-    gpu_gb: memory of each of `count` GPUs; by default, this machine's. Raises SpaError if the
-    configuration or the model cannot be loaded.
+    `gpu_gb` is the memory of each of `count` GPUs, by default that of this machine's GPU. Raises
+    SpaError if the configuration or the model cannot be loaded.
     """
     own = [*overrides, *([f"model_path={model}"] if model else [])]
     cfg = load_config(config, own)
@@ -127,11 +125,11 @@ def report_fit(
 def lines_here(
     cfg: Config, model: str, arguments: Sequence[str], stages: Collection[StageName]
 ) -> Iterator[str]:
-    """Describe the resources that stages need on this machine, starting from `model`. arguments: as
-    in `fit_lines`."""
+    """Describe the resources that stages need on this machine if they start from `model`.
+    `arguments` are those of `fit_lines`."""
     try:
         shape = shape_of(model, code=cfg.actor_rollout_ref.model.trust_remote_code)
-    # A model on the Hub may be unreachable here, but the configuration is still valid.
+    # The configuration can be valid even if a model on the Hub cannot be reached from here.
     except SpaError as error:
         yield f"Memory and time are unknown: {error}"
         return
@@ -148,8 +146,8 @@ def fit_lines(
     *,
     stages: Collection[StageName] = STAGES,
 ) -> Iterator[str]:
-    """Describe the resources that stages need on the hardware `place`. arguments: configuration and
-    overrides for the command to print."""
+    """Describe the resources that stages need on the hardware `place`. `arguments` are the
+    configuration and the overrides of the printed command."""
     millions = shape.parameters / 1e6
     size = f"{millions / 1e3:.2f} billion" if millions > 100 else f"{millions:.1f} million"
     other = "ddp" if _strategy(cfg) == SHARDED else "fsdp"
@@ -164,7 +162,7 @@ def fit_lines(
     needed, enough = changes(cfg, shape, place, stages) if place.count else ([], True)
     if not enough:
         return
-    # Estimate time and disk for the printed command, because its changes lead to other token
+    # Time and disk space are estimated for the printed command, whose changes lead to other token
     # budgets.
     for change in needed:
         asked = change.apply(asked)
@@ -200,7 +198,8 @@ def tokens_of_micro_batches(cfg: Config, stages: Collection[StageName]) -> str:
 
 
 def _characters(cfg: Config) -> float:
-    """Characters per token in prompts. The bundled model's tokens are whole phrases."""
+    """Return the number of characters per token in prompts. It is larger for the bundled model,
+    whose tokens are whole phrases."""
     return TINY_CHARACTERS if is_tiny(cfg.model_path) else CHARACTERS
 
 
@@ -242,7 +241,7 @@ def _memory_lines(
 def _peak(
     cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
 ) -> float:
-    """Memory of the largest phase in GB."""
+    """Return the memory of the largest phase in GB."""
     own = phases(cfg, shape, place.ranks, gpu_gb=place.memory_gb, stages=stages)
     return max(phase.total for phase in own) / GB
 
@@ -285,14 +284,15 @@ def _strategy(cfg: Config) -> str:
 
 
 def command(arguments: Sequence[str], count: int, needed: Sequence["Change"]) -> str:
-    """The command to run: `spa run`, or torchrun for several GPUs, with the necessary changes."""
+    """Return the command to run: `spa run`, or torchrun for several GPUs, with the overrides of the
+    necessary changes."""
     run = f"torchrun --nproc-per-node {count} -m spa run" if count > 1 else "spa run"
     return f"{run} {shlex.join([*arguments, *(one for change in needed for one in change.keys)])}"
 
 
 def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES) -> int:
-    """Bytes of the checkpoints that stages keep, plus one more per stage, which is written before
-    the oldest is deleted."""
+    """Return the size in bytes of all checkpoints that stages keep. One more per stage is counted,
+    because a new checkpoint is written before the oldest is deleted."""
     # Adam keeps two numbers for each trained parameter.
     rank = cfg.actor_rollout_ref.model.lora_rank
     trained = memory.adapter_parameters(shape, rank) if rank else shape.parameters
@@ -310,7 +310,7 @@ def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES)
 
 
 def this_machine(cfg: Config) -> Place:
-    """The GPUs that a command started on this machine uses, or the CPU."""
+    """Return the hardware that a command started on this machine uses: its GPUs, or the CPU."""
     from spa.commands.doctor import memory as main_memory
 
     if on_cpu(cfg):
@@ -363,8 +363,8 @@ def phases(
     gpu_gb: float = 0.0,
     stages: Collection[StageName] = STAGES,
 ) -> list[Phase]:
-    """The phases of `stages` (self-play, SFT, PPO) with their memory use on the first of `ranks`
-    GPUs. gpu_gb: memory of each GPU."""
+    """Return the phases of `stages` with their memory use on the first of `ranks` GPUs, which have
+    `gpu_gb` GB each. PPO has two phases, playing and updating."""
     rollout = cfg.actor_rollout_ref.rollout
     actor = cfg.actor_rollout_ref.actor
     model = cfg.actor_rollout_ref.model
@@ -426,13 +426,13 @@ def phases(
 
 
 def _width(dtype: str) -> int:
-    """Bytes per number in this precision."""
+    """Return the number of bytes per value in this precision."""
     return FULL if dtype == "float32" else HALF
 
 
 def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
-    """Maximum number of tokens in a micro-batch: the token limit if batches are dynamic, else the
-    number of sequences times `longest`, the maximum length of a sequence."""
+    """Return the maximum number of tokens in a micro-batch. This is the token limit if batches are
+    dynamic. Otherwise it is the number of sequences times `longest`, their maximum length."""
     if part.use_dynamic_bsz is True:
         return part.ppo_max_token_len_per_gpu
     return part.ppo_micro_batch_size_per_gpu * longest
@@ -440,21 +440,20 @@ def _tokens(part: ActorConfig | CriticConfig, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A configuration change that reduces memory. text: description. keys: overrides that make the
-    change. apply: function that returns the changed configuration. same: whether the algorithm
-    stays the same."""
+    """A configuration change that reduces memory."""
 
-    text: str
-    keys: tuple[str, ...]
-    apply: Callable[[Config], Config]
-    same: bool  # the algorithm stays
+    text: str  # description
+    keys: tuple[str, ...]  # overrides that make the change
+    apply: Callable[[Config], Config]  # returns the changed configuration
+    same: bool  # True if the algorithm stays the same
 
 
 def changes(
     cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
 ) -> tuple[list[Change], bool]:
-    """Collect helpful changes until every phase fits. `CHANGES` gives their order, in which changes
-    that keep the algorithm come first. Returns the changes, and whether they suffice."""
+    """Collect helpful changes until every phase fits. They are tried in the order of `CHANGES`, in
+    which changes that keep the algorithm come first. Returns the changes, and whether every phase
+    then fits."""
     needed = []
     for change in CHANGES:
         if all_fit(cfg, shape, place, stages):
@@ -473,7 +472,7 @@ def _lowered(
     ranks: int,
     stages: Collection[StageName],
 ) -> list[tuple[Phase, Phase]]:
-    """The phases that are too large and that a change shrinks, each before and after the change."""
+    """Return (before, after) for each phase that is too large and that a change makes smaller."""
     pairs = zip(
         *(
             phases(each, shape, ranks, gpu_gb=gpu_gb, stages=stages)
@@ -526,8 +525,8 @@ def advice(
     )
 
 
-# Smaller micro-batches only cost time. Dynamic batches limit tokens instead of sequences, so they
-# are turned off.
+# Smaller micro-batches change only the time. Dynamic batches are turned off, because they limit
+# tokens instead of sequences.
 def _small_micro_batches(cfg: Config) -> Config:
     small: dict[str, Any] = {"ppo_micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False}
     actor = replace(cfg.actor_rollout_ref.actor, **small)
@@ -556,7 +555,8 @@ def _fewer_puzzles(cfg: Config) -> Config:
 
 
 def _with_models(cfg: Config, **values: Any) -> Config:
-    """The configuration with these values in the model sections of policy, critic and SFT."""
+    """Return the configuration with these values in the model sections of policy, critic and
+    SFT."""
     arr = cfg.actor_rollout_ref
     return replace(
         cfg,
@@ -572,7 +572,7 @@ def _with_engine(cfg: Config, name: Literal["local", "vllm"]) -> Config:
 
 
 def _with_strategy(cfg: Config, strategy: Literal["ddp", "fsdp"]) -> Config:
-    """The configuration with this strategy for all models."""
+    """Return the configuration with this strategy for all models."""
     arr = cfg.actor_rollout_ref
     return replace(
         cfg,
@@ -587,7 +587,7 @@ def _with_strategy(cfg: Config, strategy: Literal["ddp", "fsdp"]) -> Config:
 
 
 def _offloaded(cfg: Config) -> Config:
-    """The configuration with all shards offloaded to the CPU."""
+    """Return the configuration with all shards offloaded to the CPU."""
 
     def off(options: FSDPConfig) -> FSDPConfig:
         return replace(options, offload_policy=True)
@@ -607,8 +607,8 @@ def _offloaded(cfg: Config) -> Config:
     )
 
 
-# The last three also change results: an update sees fewer examples, only adapters are trained, or
-# another estimator is used.
+# The last three changes also change results: an update uses fewer episodes, only adapters are
+# trained, or the advantage estimator is another one.
 CHANGES: tuple[Change, ...] = (
     Change(
         text="dtype=bfloat16 (actor, critic and sft.model)",

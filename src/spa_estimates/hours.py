@@ -1,4 +1,4 @@
-"""Estimate the time that the stages of a configuration need, before anything is run."""
+"""Estimate the duration of a configuration's stages before they run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 CHARACTERS = 3
 """Characters per token in prompts of coordinates and grids, measured with SmolLM2."""
 TINY_CHARACTERS = 16
-"""The same for the bundled model, whose tokens are phrases of the shipped games."""
+"""Characters per token for the bundled model, whose tokens are phrases of the shipped games."""
 PREFILL_MICRO = 8192
 POLICY_S = 0.01
 """Seconds per episode of random play or another policy without a model, including making its
@@ -34,38 +34,35 @@ examples."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """Time estimate of one stage. seconds: None if the amount of work is not known in advance.
-    tokens: total over all episodes that the stage plays. work: description of the work, such as
-    `100 steps`."""
+    """Time estimate of one stage."""
 
     stage: StageName
-    seconds: float | None
-    tokens: float
-    work: str
+    seconds: float | None  # None if the amount of work is not known in advance
+    tokens: float  # total over all episodes that the stage plays
+    work: str  # description of the work, such as `100 steps`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """The mean episode of a configuration. turns: number of turns. prompts: tokens of all prompts.
-    longest: maximum tokens of a response. limit: context length in tokens."""
+    """The mean episode of a configuration."""
 
-    turns: int
-    prompts: float
-    longest: int
-    limit: int
+    turns: int  # number of turns
+    prompts: float  # tokens of all prompts
+    longest: int  # maximum number of tokens in a response
+    limit: int  # context length in tokens
 
     @property
     def tokens(self) -> float:
-        """Tokens of prompts and responses, with responses of half the maximum length."""
+        """Tokens of prompts and responses, assuming responses of half the maximum length."""
         return min(self.prompts + self.turns * self.longest / 2, self.limit)
 
 
 def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -> float | None:
-    """Seconds that a stage needs on this machine, with one GPU if there is one; None if unknown.
-    threads: number of CPU threads."""
+    """Estimate the seconds that a stage takes on this machine, on one GPU or on `threads` CPU
+    threads. Returns None if that is unknown."""
     try:
-        # A model on the Hub may be unreachable, and a game may be unknown or lack a package. The
-        # stage itself reports that.
+        # A model on the Hub may be unreachable, and a game may be unknown or need a missing
+        # package. The stage itself reports such errors.
         shape = shape_of(cfg.model_path, code=cfg.actor_rollout_ref.model.trust_remote_code)
         if on_cpu(cfg):
             bfloat16 = precision_of(cfg)["actor_rollout_ref.model.dtype"] == "bfloat16"
@@ -87,9 +84,9 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
 def conversation(
     cfg: Config, mode: PromptMode, longest: int, *, characters: float = CHARACTERS
 ) -> Conversation:
-    """Estimate the mean conversation of the first training tag from rendered prompts. longest:
-    maximum tokens of a response. characters: characters per token in prompts. Raises ConfigError if
-    the environment cannot be made."""
+    """Estimate the mean conversation of the first training tag from rendered prompts, with
+    `characters` characters per token. A response has at most `longest` tokens. Raises ConfigError
+    if the environment cannot be created."""
     tag = cfg.es_manager.train.env_configs.tags[0]
     spec = cfg.custom_envs[tag]
     turns = cfg.max_turn(tag)
@@ -113,8 +110,8 @@ def stage_times(
     stages: Collection[StageName] = ("selfplay", "sft", "ppo"),
     characters: float = CHARACTERS,
 ) -> list[StageTime]:
-    """Estimate the time of stages on a machine. characters: characters per token in prompts. Raises
-    ConfigError if an environment cannot be made."""
+    """Estimate the time of stages on a machine, with `characters` characters per token in prompts.
+    Raises ConfigError if an environment cannot be created."""
     before = {"selfplay", "sft"} & set(stages)
     times = _world_model_times(cfg, shape, machine, characters) if before else []
     if "ppo" in stages:
@@ -125,8 +122,8 @@ def stage_times(
 def _rollout(
     cfg: Config, shape: ModelShape, machine: Machine, talk: Conversation, episodes: int
 ) -> float:
-    """Estimate the seconds that `episodes` episodes with mean conversation `talk` take if they are
-    played together."""
+    """Estimate the seconds that `episodes` episodes take if they are played concurrently. `talk` is
+    their mean conversation."""
     rollout = cfg.actor_rollout_ref.rollout
     at_a_time = rollout.max_num_seqs if rollout.name == "vllm" else episodes
     # Every turn waits for its longest response.
@@ -140,7 +137,7 @@ def _rollout(
 def _world_model_times(
     cfg: Config, shape: ModelShape, machine: Machine, characters: float
 ) -> list[StageTime]:
-    """Time of self-play and SFT over all rounds."""
+    """Estimate the time of self-play and of SFT over all rounds."""
     played: float | None = 0.0
     learned = 0.0
     tokens_played = 0.0
@@ -161,12 +158,13 @@ def _world_model_times(
         examples = ceil(count * talk.turns * (1 - generate.val_fraction))
         plays = source_of(own.cfg).plays
         if not plays:
-            # The number of queries of the searches is known only after they are written.
+            # The number of model queries depends on the searches, so it is not known in advance.
             played = None
             examples = generate.search.examples
         elif played is not None:
             if "self" in generate.policies:
-                # Each plan is imagined step by step before the best one is played.
+                # With planning, the model also predicts the later steps of each plan before the
+                # best one is played.
                 plans = 1 + generate.imagine.n * (generate.imagine.depth - 1)
                 played += (
                     plans * generate.num_batches * _rollout(own.cfg, shape, machine, talk, batch)
@@ -239,7 +237,7 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
             else ceil(part.ppo_micro_batch_size_per_gpu * talk.tokens)
         )
         cut = shards(strategy, size, machine.ranks)
-        # A forward pass computes log-probs or values; then the update follows.
+        # A forward pass computes log-probs or values before the update.
         step += machine.train_seconds(shape, kept, micro, forward_only=True, shards=cut)
         step += part.ppo_epochs * machine.train_seconds(
             shape, kept, micro, recomputed=recomputed, shards=cut

@@ -16,12 +16,12 @@ import torch
 from spa.models import memory
 from spa.models.memory import FULL, HALF, ModelShape
 
-# SFT on the H200, packed: 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. So a
-# micro-batch costs a fixed time per layer, and further tokens run at 17 % of the data sheet's
+# Packed SFT on the H200 takes 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. This
+# corresponds to a fixed time per layer and micro-batch, plus the tokens at 17 % of the data sheet's
 # speed.
 LAYER_S = 0.0052
 TRAIN_SHARE = 0.17
-# Slowdown if activations are recomputed: from 13,349 to 7,305 tokens/s on an H100.
+# Slowdown by gradient checkpointing: from 13,349 to 7,305 tokens/s on an H100.
 RECOMPUTED = 1.8
 # Share of the memory bandwidth that a decoding step of 256 sequences reaches on the H200.
 LOCAL_SHARE = 0.049
@@ -37,17 +37,16 @@ CPU_LAYER_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Data-sheet values of a GPU. flops: FLOP/s of dense bfloat16 products. bandwidth: bytes/s of
-    the GPU's memory. link: bytes/s to another GPU of the same machine."""
+    """Data-sheet values of a GPU."""
 
     name: str
     memory_gb: float
-    flops: float  # dense bfloat16 products
-    bandwidth: float
-    link: float
+    flops: float  # FLOP/s of dense bfloat16 products
+    bandwidth: float  # bytes/s of the GPU's memory
+    link: float  # bytes/s to another GPU of the same machine
 
 
-# The most common GPUs of each memory size. If only the memory is known, the first of that size is
+# Common GPUs, by memory size. If only the memory is known, the first GPU of the nearest size is
 # assumed.
 CARDS = (
     Card(name="T4", memory_gb=16, flops=65e12, bandwidth=0.32e12, link=10e9),
@@ -67,30 +66,24 @@ CARDS = (
 
 
 def card_for(memory_gb: float, name: str = "") -> Card:
-    """The GPU that CUDA calls `name`, or the first of the nearest memory size."""
+    """Return the GPU that CUDA calls `name`, or else the first one of the nearest memory size."""
     named = [card for card in CARDS if card.name in name] if name else []
     return min(named or CARDS, key=lambda card: abs(card.memory_gb - memory_gb))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The speed of a machine: the speed of one process, and the number of processes.
+    """The speed of a machine: the speed of one process, and the number of processes."""
 
-    train_flops: FLOP/s of matrix products in training. layer_s: additional seconds per layer of a
-    micro-batch. read: bytes/s at which decoding reads weights and KV cache. decode_flops: FLOP/s of
-    decoding. step_s, decode_layer_s: additional seconds of a decoding step, in total and per layer.
-    link: bytes/s between GPUs. source: where the numbers come from.
-    """
-
-    ranks: int
-    train_flops: float
-    layer_s: float
-    read: float
-    decode_flops: float = inf
-    step_s: float = 0.0
-    decode_layer_s: float = 0.0
-    link: float = inf
-    source: str
+    ranks: int  # number of processes
+    train_flops: float  # FLOP/s of matrix products in training
+    layer_s: float  # additional seconds per layer of a micro-batch
+    read: float  # bytes/s at which decoding reads weights and KV cache
+    decode_flops: float = inf  # FLOP/s of decoding
+    step_s: float = 0.0  # additional seconds of a decoding step
+    decode_layer_s: float = 0.0  # additional seconds of a decoding step, per layer
+    link: float = inf  # bytes/s between GPUs
+    source: str  # describes where the numbers come from
 
     def train_seconds(
         self,
@@ -102,8 +95,8 @@ class Machine:
         recomputed: bool = False,
         shards: int = 1,
     ) -> float:
-        """Seconds of forward and backward passes over `tokens` tokens in micro-batches of `micro`
-        tokens, spread over the ranks."""
+        """Return the seconds of forward and backward passes over `tokens` tokens in micro-batches
+        of `micro` tokens. The tokens are split over the ranks."""
         own = tokens / self.ranks
         passes = ceil(own / micro)
         seconds = (
@@ -118,8 +111,9 @@ class Machine:
     def decode_seconds(
         self, shape: ModelShape, sequences: int, length: float, tokens: float, at_a_time: int
     ) -> float:
-        """Seconds of sampling `tokens` tokens in each of `sequences` conversations with mean length
-        `length`. Each rank samples at most `at_a_time` conversations together."""
+        """Return the seconds of sampling `tokens` tokens in each of `sequences` conversations,
+        whose mean length is `length` tokens. Each rank samples at most `at_a_time` conversations at
+        once."""
         own = ceil(sequences / self.ranks)
         rows = min(own, at_a_time)
         read = HALF * shape.parameters + memory.cache(shape, rows, round(length))
@@ -132,8 +126,8 @@ class Machine:
 
 
 def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
-    """The speed of a machine with `count` of these GPUs. vllm: whether it samples with vLLM or with
-    the local engine."""
+    """Return the speed of a machine with `count` of these GPUs. It samples with vLLM if `vllm` is
+    True, otherwise with the local engine."""
     engine = "with vLLM at an assumed speed" if vllm else "with the local engine before CUDA graphs"
     return Machine(
         ranks=count,
@@ -149,14 +143,15 @@ def gpus(card: Card, count: int, *, vllm: bool) -> Machine:
 
 @cache
 def this_cpu(dtype: torch.dtype, threads: int) -> Machine:
-    """This machine's CPU, whose speed is measured by a matrix product within a fraction of a
-    second. CPU time is measured, so that other work on a busy machine does not count."""
+    """Measure the speed of this machine's CPU by a few matrix products on one thread, scaled to
+    `threads` threads. This takes a fraction of a second. Only CPU time counts, so that other work
+    on a busy machine does not distort the result."""
     size = 1024
     a, b = torch.ones(2, size, size, dtype=dtype)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        torch.mm(a, b)  # the first product also prepares
+        torch.mm(a, b)  # warm-up
         began = time.process_time()
         for _ in range(5):
             torch.mm(a, b)

@@ -15,8 +15,8 @@ from spa_measurements.entities import Agreement, entity_scores, named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One question to the model: the state it was shown, its response, and the state that its
-    answer led to.
+    """One query of the model: the state that it was shown, its response, and the state to which its
+    answer led.
 
     `observation` and `prediction` are None if the response is malformed. `ceiling` is the
     probability of the most likely next state under the same answer; 1 in a deterministic game.
@@ -39,12 +39,12 @@ class Asked:
 def prediction_report(
     asked: Sequence[Asked], legend: Mapping[str, str], *, seed: int = 0
 ) -> dict[str, Any]:
-    """Compute all accuracies of one environment tag, JSON-ready.
+    """Compute all accuracy metrics of one environment tag, as JSON-ready values.
 
     A malformed response counts as wrong. Every puzzle has the same weight in `observation_exact`,
     in `prediction_exact` (also of the baselines), and in `ceiling`. Intervals are bootstrapped over
     puzzles. Other shares are over all questions. `cell_accuracy` and the scores of changed cells
-    are pooled over all cells. `baselines.copy` predicts that nothing changes,
+    are pooled over all cells. `baselines.copy` predicts that nothing changes.
     `baselines.other_state` predicts the next state of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
@@ -59,8 +59,8 @@ def prediction_report(
         "prediction_exact": _by_puzzle(
             asked, [is_exact(a.prediction, a.next_state) for a in asked], seed
         ),
-        # A copy of the state is wrong wherever something changed, so this share separates a world
-        # model from a copying one.
+        # Copying the state is always wrong where something changed, so this share tells a world
+        # model from a model that copies.
         "prediction_exact_where_changed": _share(
             is_exact(a.prediction, a.next_state) for a in asked if a.changed
         ),
@@ -75,18 +75,17 @@ def prediction_report(
     # In a game with random outcomes, even a perfect model cannot be right more often.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _mean_by_puzzle(asked, [a.ceiling for a in asked])
-    # The table of allowed (entities, symbol) pairs is learned from the true states before and after
-    # the actions.
+    # The (entities, symbol) pairs that count as consistent are learned from the true states before
+    # and after the actions.
     agreement = Agreement.learn(text for pair in truths for text in pair)
     said = [a.prediction for a in asked if a.prediction is not None]
     if agreement is not None and said:
         report["drawing_agrees"] = _share(agreement.holds(text) for text in said)
     report["baselines"] = {
-        # A malformed response counts as wrong here, too. Otherwise copying would be right for
-        # malformed responses without an action, which change nothing.
+        # Malformed responses also count as wrong for the copy baseline. Otherwise it would be right
+        # whenever a malformed response has no action and so changes nothing.
         "copy": _baseline(asked, [None if a.prediction is None else a.state for a in asked]),
-        # A cyclic shift, which needs no random numbers: every question gets the next state of
-        # another question.
+        # A cyclic shift gives every question the next state of another one, without random numbers.
         "other_state": _baseline(
             asked, [truths[(i + 1) % len(truths)][0] for i in range(len(truths))]
         ),
@@ -113,15 +112,17 @@ def _cells(scores: Sequence[StateScore]) -> dict[str, Any]:
 def rollout_report(
     chains: Sequence[Sequence[tuple[bool, bool]]], steps: int
 ) -> list[dict[str, Any]]:
-    """Accuracy of the model's open-loop rollouts after 1, 2, ... steps, JSON-ready.
+    """Compute the accuracy of the model's open-loop rollouts after 1, 2, ... steps, as JSON-ready
+    values.
 
-    A chain is one rollout: a pair (prediction right, state equals the first state) per step. It is
-    shorter than `steps` if the game ended. `copy_exact` is the score of a model that repeats the
-    first state.
+    A chain is one rollout. For each step it has a pair: whether the prediction is correct, and
+    whether the true state equals the first state. Both are False from a malformed response on. A
+    chain is shorter than `steps` if the game ended. `copy_exact` is the score of a model that
+    repeats the first state.
     """
     out = []
     for step in range(steps):
-        # Rollouts end with their game, so later steps average over fewer rollouts.
+        # A rollout ends when its game ends, so later steps average over fewer rollouts.
         alive = [chain[step] for chain in chains if len(chain) > step]
         if not alive:
             break
@@ -137,8 +138,8 @@ def rollout_report(
 
 
 def _by_puzzle(asked: Sequence[Asked], right: Sequence[bool], seed: int) -> dict[str, float | int]:
-    """Share of correct answers with an interval over puzzles, not questions, because questions
-    about the same puzzle are correlated."""
+    """Return the share of correct answers, with an interval over puzzles. An interval over
+    questions would be too narrow, because questions about the same puzzle are correlated."""
     return interval_json(rate_interval([_puzzle_means(asked, right)], seed=seed))
 
 

@@ -21,8 +21,8 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
     from spa_measurements.measure_perplexity import measure_perplexity
 
     target = find_target(model)
-    # Models without a configuration of their own all use `base`, so that they are compared on the
-    # same prompts.
+    # Models without a configuration of their own use `base`, so that all of them are measured on
+    # the same prompts.
     cfg = load_config(options.config or target.config or "base", options.overrides)
     states = options.states or 100
     folder = (target.run or Path(cfg.trainer.run_dir)) / "eval"
@@ -41,7 +41,8 @@ def evaluate_states(model: str, options: argparse.Namespace) -> None:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Print one line per environment and text. The intervals are in the file."""
+    """Print one line per environment and state rendering. Only the result file contains the
+    intervals."""
     rows = []
     for tag, texts in result["tags"].items():
         for text, metrics in texts.items():

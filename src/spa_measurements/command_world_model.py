@@ -70,7 +70,7 @@ def _rows(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
             "",
         ),
     ]
-    # The upper bound is below 1 only where the next state is random.
+    # The result has an upper bound only if the next state is random.
     if "ceiling" in metrics:
         rows.append(("  upper bound (random outcomes)", percent(metrics["ceiling"]), "", ""))
     rows += [
@@ -98,7 +98,7 @@ def _rows(metrics: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def remarks(metrics: dict[str, Any]) -> list[str]:
-    """Remarks that help to interpret the metrics."""
+    """Return sentences that help to interpret the metrics."""
     lines = ["Shares are in percent. Brackets show the 95 % CI over puzzles."]
     if metrics["format_rate"] == 0:
         lines.append(

@@ -1,7 +1,8 @@
-"""Entities of a state text: their cells, and whether the grid and the coordinate sentence agree.
+"""Entities of a state text: find their cells, and check whether the grid and the coordinate
+sentence agree.
 
-Works on any environment that writes states as grids and as coordinate sentences
-(`spa.envs.coords`); texts without either have no entities.
+This works for any environment that writes states as grids or as coordinate sentences
+(`spa.envs.coords`). Other texts have no entities.
 """
 
 import re
@@ -22,12 +23,13 @@ Entities = dict[str, frozenset[str]]
 
 def is_sentence(line: str) -> bool:
     """Return whether a line of a state is a sentence of coordinates rather than a row of a grid."""
-    # Rows of a grid are single symbols; two adjacent lower-case letters belong to a word.
+    # A grid consists of single symbols. A lower-case letter next to another letter belongs to a
+    # word.
     return _CELL.search(line) is not None or bool(re.search(r"[a-z][^\W\d_]|[^\W\d_][a-z]", line))
 
 
 def sentence_entities(text: str) -> Entities:
-    """Entities of the coordinate sentence in `text`; empty if there is no such sentence.
+    """Return the entities of the coordinate sentence in `text`; empty if there is no such sentence.
 
     A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if
     it has one, otherwise its words. An entity that the clause denies ("no holes (O)") is included
@@ -73,8 +75,8 @@ def grid_cells(text: str) -> dict[tuple[int, int], str]:
 
 
 def entities(text: str) -> Entities:
-    """Entities of the coordinate sentence; for a state without one, the cells of every symbol of
-    the grid."""
+    """Return the entities of the coordinate sentence. For a state without one, every symbol of the
+    grid is an entity."""
     cells_of = sentence_entities(text)
     if cells_of:
         return cells_of
@@ -86,18 +88,18 @@ def entities(text: str) -> Entities:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Check of a state's grid against its coordinate sentence, learned from true states.
+    """Consistency check between a state's grid and its coordinate sentence, learned from true
+    states."""
 
-    offset: number of the first row and column in the sentence, 0 or 1. pairs: for every cell of
-    every true state, the entities that the sentence places there and the grid symbol.
-    """
-
-    offset: int
+    offset: int  # number of the first row and column in the sentence, 0 or 1
+    # for every cell of every true state: the entities that the sentence places there, and the
+    # symbol in the grid
     pairs: frozenset[tuple[frozenset[str], str]]
 
     @classmethod
     def learn(cls, truths: Iterable[str]) -> "Agreement | None":
-        """Learn from true states; None if they have no grid or no sentence."""
+        """Learn the check from true states. Returns None if no state has both a grid and a
+        sentence."""
         known = [
             text for text in dict.fromkeys(truths) if grid_cells(text) and sentence_entities(text)
         ]
@@ -122,10 +124,10 @@ class Agreement:
 
 
 def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
-    """Pair the entities at each cell with the symbol drawn there; a cell outside the grid is paired
-    with ""."""
+    """Pair the entities that the sentence places at each cell with the symbol in the grid. The
+    symbol of a cell outside the grid is ""."""
     symbols = grid_cells(text)
-    # The entities that the sentence places at each cell, to be paired with the symbol in the grid.
+    # cell -> entities that the sentence places there
     at: dict[tuple[int, int], set[str]] = {place: set() for place in symbols}
     for name, said in sentence_entities(text).items():
         for item in said:
@@ -149,17 +151,17 @@ class EntityScore:
 
 
 def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, EntityScore]:
-    """Score the predictions of each entity from (predicted, true, state before) texts. A prediction
-    of None states nothing.
+    """Score the predictions of each entity. Each triple has the texts of the predicted state, the
+    true state and the state before. A prediction of None has no entities.
 
-    Entities that are in no true state have no score: a prediction that invents one is counted as
-    wrong elsewhere.
+    Entities that are in no true state have no score. A prediction that invents one counts as wrong
+    in other metrics.
     """
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Names come from all transitions: a prediction that invents an entity is wrong if any true
-    # state has this entity.
+    # Names are collected from all transitions. So a prediction with an entity that only other true
+    # states have counts as wrong.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:
@@ -191,7 +193,7 @@ def _score(row: list[int]) -> EntityScore:
 
 
 def named(scores: Mapping[str, EntityScore], legend: Mapping[str, str]) -> dict[str, EntityScore]:
-    """Add the legend's meanings to the names of the scores."""
+    """Add the meanings of symbols from the legend to the names of the scores."""
     return {
         f"{legend[name]} ({name})" if name in legend else name: score
         for name, score in scores.items()

@@ -1,4 +1,4 @@
-"""Likelihood of true transitions under a model: teacher-forced, token by token.
+"""Teacher-forced likelihood of true transitions under a model.
 
 The corrected response of a transition (true state, true next state, executed actions) follows the
 prompt that shows the state. Tokens of three blocks are scored: observation, prediction and answer.
@@ -25,22 +25,20 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTokens:
-    """A prompt and a given response. ids: int32 [T]; block: int8 [T], index into BLOCKS, or -1
-    outside them."""
+    """Tokens of a prompt and a given response."""
 
-    ids: np.ndarray
-    block: np.ndarray
+    ids: np.ndarray  # int32 [T]
+    block: np.ndarray  # int8 [T], index into BLOCKS; -1 outside the blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """For each scored token: log-prob of the true token, probability of the most likely token,
-    whether they are the same token, and the block; each [N]."""
+    """Scores of the tokens inside blocks; each array is [N]."""
 
-    logprob: np.ndarray
-    top: np.ndarray
-    hit: np.ndarray
-    block: np.ndarray
+    logprob: np.ndarray  # of the true token
+    top: np.ndarray  # probability of the most likely token
+    hit: np.ndarray  # whether the true token is the most likely one
+    block: np.ndarray  # index into BLOCKS
 
     def total(self, *blocks: str) -> float:
         """Sum of the log-probs of the given blocks."""
@@ -52,8 +50,8 @@ class Scored:
 def response_sequence(
     template: ChatTemplate, prompt_ids: Sequence[int], response: str, prefill: str
 ) -> ResponseTokens:
-    """Concatenate the ids of the prompt and of the response (whose text includes the prefill), and
-    mark the blocks.
+    """Concatenate the ids of the prompt and of the response, whose text includes the prefill. Mark
+    the tokens of each block.
 
     A token belongs to a block if it contains a character of the block's content, without the white
     space around it.
@@ -89,7 +87,8 @@ def score_sequences(
     rows: int = 64,
     autocast: torch.dtype | None = None,
 ) -> list[Scored]:
-    """Score all sequences teacher-forced, `rows` at a time. Results are in the order given."""
+    """Score all sequences with teacher forcing, `rows` at a time. Results are in the order of
+    `sequences`."""
     lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
     device = next(model.parameters()).device
     # Batches are sorted by length, so results are stored by the sequence's index.
@@ -102,14 +101,14 @@ def score_sequences(
     ):
         for batch in micro_batches(lengths, rows=rows, max_tokens=None):
             picked = [sequences[row] for row in batch.tolist()]
-            # Right padding with id 0 and without an attention mask: attention is causal, so no
-            # scored token can attend to the padding after it.
+            # Right padding with id 0 needs no attention mask. Attention is causal, so no scored
+            # token can attend to the padding after it.
             ids = np.zeros((len(picked), int(lengths[batch].max())), dtype=np.int64)
             mask = np.zeros_like(ids, dtype=bool)
             for r, sequence in enumerate(picked):
                 ids[r, : len(sequence.ids)] = sequence.ids
                 mask[r, : len(sequence.ids)] = sequence.block >= 0
-            # mask[:, 1:]: logits at position t score token t + 1, so mask [B, T] -> [B, T - 1].
+            # `mask[:, 1:]` is [B, T - 1], because the logits at position t score token t + 1.
             parts = _score(
                 model,
                 torch.from_numpy(ids).to(device),
@@ -137,7 +136,8 @@ def _score(
     targets = ids[:, 1:][mask]
     parts = []
     rows = chunk_rows(model)
-    # max(1, ...): with nothing to score one empty chunk still yields tensors to concatenate.
+    # `max(1, ...)` gives one empty chunk if there is nothing to score, so that there are tensors to
+    # concatenate.
     for start in range(0, max(1, len(hidden)), rows):
         logprobs = raw_logits(model, hidden[start : start + rows]).log_softmax(-1)
         best, index = logprobs.max(-1)
@@ -149,13 +149,13 @@ def _score(
 def likelihood_report(
     truth: Sequence[Scored], copied: Mapping[int, Scored], *, vocabulary: int
 ) -> dict[str, Any]:
-    """Likelihood and calibration of the true transitions, JSON-ready.
+    """Compute likelihood and calibration of the true transitions, as JSON-ready values.
 
     Args:
         truth: scores of the true responses.
-        copied: for transitions that changed something, by their index: scores of the same responses
-            with the old state in the prediction block.
-        vocabulary: its size, for the uniform baseline.
+        copied: index of a transition that changed the state -> scores of the same response with the
+            old state in the prediction block.
+        vocabulary: size of the vocabulary, for the uniform baseline.
 
     Returns:
         `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over
@@ -170,7 +170,7 @@ def likelihood_report(
         "uniform_nll_per_token": rounded(np.log(vocabulary)),
     }
     if copied:
-        # The prediction precedes the answer, so only both blocks together state that this action
+        # The prediction precedes the answer, so only both blocks together express that this action
         # leads to this state.
         both = ("prediction", "answer")
         wins = [truth[index].total(*both) > scored.total(*both) for index, scored in copied.items()]
@@ -179,8 +179,8 @@ def likelihood_report(
             [truth[index] for index in copied], "prediction"
         )
         report["prefers_truth"] = {"mean": rounded(np.mean(wins)), "n": len(wins)}
-    # Only tokens of the prediction are judged. Observation tokens repeat the prompt: they are easy
-    # and would hide poor calibration.
+    # Calibration is measured only on prediction tokens. Observation tokens repeat the prompt, so
+    # they are easy and would hide poor calibration.
     inside = [scored.block == BLOCKS.index("prediction") for scored in truth]
     report["calibration"] = calibration(
         np.concatenate([scored.top[mask] for scored, mask in zip(truth, inside, strict=True)]),
@@ -190,8 +190,8 @@ def likelihood_report(
 
 
 def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
-    """Mean negative log-likelihood in nats over all tokens of a block; None for a block without
-    tokens."""
+    """Return the mean negative log-likelihood in nats over all tokens of a block; None for a block
+    without tokens."""
     index = BLOCKS.index(block)
     values = (
         np.concatenate([item.logprob[item.block == index] for item in scored])
@@ -202,10 +202,10 @@ def nll_per_token(scored: Sequence[Scored], block: str) -> float | None:
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
-    """Expected calibration error over ten equal bins of confidence (arXiv 1706.04599).
+    """Compute the expected calibration error over ten equal bins of confidence (arXiv 1706.04599).
 
-    confidence: [N], the probability of the most likely token; right: [N], whether it is the true
-    one. The error is the mean over tokens of their bin's |accuracy - confidence|.
+    `confidence` `[N]` is the probability of the most likely token, and `right` `[N]` whether it is
+    the true one. The error is the mean over tokens of |accuracy - confidence| in their bin.
     """
     if not len(confidence):
         return {"tokens": 0}

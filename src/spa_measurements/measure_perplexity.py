@@ -27,8 +27,8 @@ CONTEXTS = ("alone", "in the prompt")
 def measure_perplexity(
     cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100
 ) -> dict[str, Any]:
-    """Measure the perplexity of `states` states per tag, reached by random play, in every state
-    text and context; write the result and return it.
+    """Measure the perplexity of `states` states per tag, which random play reaches, in every state
+    rendering and context. Writes the result to `output` and returns it.
 
     The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a
     model that cannot be loaded or whose chat template changes a state.
@@ -56,7 +56,7 @@ def measure_perplexity(
 def perplexity_of_tag(
     cfg: Config, tag: str, model: Any, template: ChatTemplate, device: torch.device, *, states: int
 ) -> dict[str, Any]:
-    """Perplexity of a tag's states, for every state text in both contexts."""
+    """Measure the perplexity of a tag's states, for every state rendering in both contexts."""
     spec = cfg.custom_envs[tag]
     env = make_env(spec.env_type, spec.env_config)
     base = setup.make_prompter(cfg, spec, "base")
@@ -68,8 +68,8 @@ def perplexity_of_tag(
     metrics: dict[str, Any] = {}
     for text in texts_of(env, situations):
         prompter = replace(base, state_text=text)
-        # `replay` puts `env` into the state from which `prompt_of` renders the prompt, so the order
-        # of the two calls matters.
+        # `prompt_of` renders the state into which `replay` has put `env`, so the order of the two
+        # calls matters.
         shown = [
             (replay(env, situation).state_text(text), prompt_of(env, prompter))
             for situation in situations
@@ -90,12 +90,13 @@ def perplexity_of_tag(
 
 
 def texts_of(env: TextEnv, situations: list[Situation]) -> tuple[StateText, ...]:
-    """Return all state texts if they differ in this environment, otherwise only the grid."""
+    """Return all state renderings if they differ in this environment, otherwise only the grid."""
     replay(env, situations[0])
     return TEXTS if len({env.state_text(text) for text in TEXTS}) > 1 else ("grid",)
 
 
 def prompt_of(env: TextEnv, prompter: Prompter) -> tuple[tuple[dict[str, str], ...], str]:
-    """Return the messages before the game's first prompt, and the text of that prompt."""
+    """Return the messages before the first user message (the system message), and the text of that
+    user message."""
     *before, last = prompter.first_messages(env)
     return tuple(before), last["content"]

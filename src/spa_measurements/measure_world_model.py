@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 
 Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
-"""Random stream of evaluation puzzles, which differ from those of validation and training."""
+"""Random stream of the evaluation puzzles, which are not those of validation and training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Engine, worker and sampling parameters of an evaluation."""
+    """Engine, worker and sampling parameters with which a model is queried."""
 
     engine: Engine
     worker: setup.RolloutWorker
@@ -64,8 +64,8 @@ class Asking:
     def ask(
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
     ) -> list[Response | None]:
-        """Ask one question per situation, with `shown[i]` as the state in the prompt. step: the
-        step of the open-loop rollout, which selects the sampling seeds."""
+        """Query the model once per situation, with `shown[i]` as the state in the prompt. The
+        sampling seeds depend on `step`, the step of the open-loop rollout."""
         return ask(
             self.engine,
             self.sampling,
@@ -90,7 +90,7 @@ def measure_world_model(
     """Measure `target` on `transitions` states per validation tag, and on open-loop rollouts of
     `steps` steps from a fifth of them. Writes the result to `output` and returns it.
 
-    loaded: an engine that already runs `target`, if any; it is not closed. Raises DataError if an
+    `loaded` is an engine that already runs `target`, which is not closed. Raises DataError if an
     environment has too few held-out puzzles, ConfigError if responses contain no predictions.
     """
     format_of(cfg.agent_proxy.response_format).require_predictions()
@@ -142,11 +142,12 @@ def measure_world_model(
 def find_situations(
     asking: Asking, tag: str, count: int, known: frozenset[str]
 ) -> tuple[list[Situation], bool]:
-    """Find `count` states of different puzzles outside `known`, or of any puzzles in an environment
-    with `finite_puzzles`. Also returns whether the environment has random outcomes.
+    """Find `count` states, each in its own puzzle outside `known`. In an environment with
+    `finite_puzzles`, any puzzles are used. Also returns whether the environment has random
+    outcomes.
 
-    In an environment with random outcomes, all situations are at the start of a puzzle, so that
-    outcomes can be sampled again for the ceiling. Raises DataError if too few states are found.
+    If it has, all states are at the start of a puzzle, so that outcomes can be sampled again for
+    the ceiling. Raises DataError if too few states are found.
     """
     env = asking.worker.make_env(tag)
     prompter = asking.worker.prompters[tag]
@@ -179,8 +180,8 @@ def world_model_report(
     steps: int,
     advance: Advance = lambda part, values: None,
 ) -> dict[str, Any]:
-    """Measure one environment tag. Calls `advance` with 1, 2 and 3 after responses, rollouts and
-    likelihood."""
+    """Measure one environment tag. Calls `advance` with 1 after the responses, 2 after the rollouts
+    and 3 after the likelihood."""
     worker = asking.worker
     tag = situations[0].tag
     env = worker.make_env(tag)
@@ -211,7 +212,8 @@ def world_model_report(
             next_state=response.next_state,
             observation=response.parsed.observation if response.parsed.well_formed else None,
             prediction=response.parsed.prediction if response.parsed.well_formed else None,
-            # The whole answer: with other random outcomes, the game may not end as early.
+            # All actions of the answer are used, because the game may not end as early with other
+            # random outcomes.
             ceiling=ceiling(
                 env, situation, response.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
             )
@@ -233,8 +235,8 @@ def world_model_report(
     )
     rollouts = range(0, len(situations), 5)
     hidden = any(situation.known != situation.state for situation in situations)
-    # Where `world_state_text` differs from the text in prompts, a prediction of it cannot be shown
-    # as the next state. The legal actions of a predicted state are unknown, too.
+    # A prediction can be shown as the next state only if `world_state_text` is the text in prompts.
+    # The legal actions of a predicted state are unknown as well.
     if hidden or cfg.custom_envs[tag].show_legal_actions:
         steps = 1
     report["open_loop"] = open_loop_rollout(
@@ -254,11 +256,11 @@ def world_model_report(
 def open_loop_rollout(
     asking: Asking, situations: list[Situation], envs: list, responses: list[Response], steps: int
 ) -> list[dict[str, Any]]:
-    """Roll out open loop: each prediction is shown as the next state, while the answers are played
-    in the real game.
+    """Run open-loop rollouts: each prediction is shown as the next state, while the answers are
+    played in the real game.
 
-    After a malformed response, all later steps of a rollout are wrong. A rollout ends with its
-    game.
+    A malformed response makes this and all later steps of a rollout wrong. A rollout ends when its
+    game ends.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
     alive = list(range(len(situations)))
@@ -302,8 +304,8 @@ def likelihood(
     situations: list[Situation],
     responses: list[Response],
 ) -> dict[str, Any]:
-    """Likelihood of the transitions that random play took, as computed by `likelihood_report`;
-    empty if the thoughts of the response format already contain the prediction."""
+    """Measure the likelihood of the transitions that random play took (`likelihood_report`).
+    Returns an empty dict if the thoughts of the response format already contain the prediction."""
     form = format_of(cfg.agent_proxy.response_format)
     if form.asked_plan(()) is None:
         return {}
@@ -319,7 +321,8 @@ def likelihood(
         return response_sequence(template, prompt, text, "<think>")
 
     pairs = list(zip(situations, responses, strict=True))
-    # If the state does not change, the copy is the true next state, so there is nothing to compare.
+    # If the state does not change, copying it gives the true next state, so there is nothing to
+    # compare.
     changed = [
         i for i, (situation, _) in enumerate(pairs) if situation.known != situation.next_state
     ]

@@ -2,9 +2,9 @@
 
 A state is given as a user message, alone or at the end of the game's first prompt. Perplexity is
 the exponential of the mean negative log-likelihood per token, averaged first over the tokens of a
-state, then over states. Tokenizers split grids differently, so there is also the perplexity per
-symbol (a character of a grid, a word, a number or a cell). A perplexity above the number of
-different symbols is worse than guessing.
+state, then over states. Tokenizers split grids differently, so the perplexity per symbol is
+reported as well. A symbol is a character of a grid, a word, a number or a cell. If this perplexity
+is above the number of different symbols, the model is worse than uniform guessing.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ def state_sequence(
         )
     ends = np.asarray(stops)
     starts = np.concatenate([[0], ends[:-1]])
-    # A token that overlaps the state counts as part of it, also if it is merged with text at the
-    # edges.
+    # A token that overlaps the state counts as part of it, even if it also contains neighbouring
+    # text.
     block = np.where((starts < start + len(state)) & (ends > start), 0, -1).astype(np.int8)
     block[0] = -1  # the first token has no context, so it has no probability
     return ResponseTokens(ids=np.asarray(ids, np.int32), block=block)
@@ -49,7 +49,8 @@ def state_sequence(
 def perplexity_report(
     scored: Sequence[Scored], states: Sequence[str], *, seed: int = 0
 ) -> dict[str, Any]:
-    """Perplexity per token and per symbol with 95 % bootstrap intervals over states, JSON-ready."""
+    """Compute perplexity per token and per symbol with 95 % bootstrap intervals over states, as
+    JSON-ready values."""
     totals = np.array([-float(item.logprob.sum()) for item in scored])
     tokens = np.array([len(item.logprob) for item in scored])
     units = [state_units(state) for state in states]

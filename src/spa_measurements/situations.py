@@ -1,4 +1,4 @@
-"""States from the middle of held-out games, and questions to a player about each of them."""
+"""Sample states from the middle of held-out games, and query an engine in each of them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from spa.seeds import stream, stream_seed
 from spa.types import Engine, Message, ParsedResponse, Prompt, SamplingParams
 
 MakeEnv = Callable[[str], TextEnv]
-NOISES = 16  # random outcomes for each half of the estimate in `ceiling`
+NOISES = 16  # number of random outcomes in each half of the sample that `ceiling` uses
 _NO_IDS = np.zeros(0, dtype=np.int32)
 
 
@@ -33,14 +33,14 @@ class Situation:
     noise_seed: int
     prefix: tuple[str, ...]  # actions that led to the state
     state: str
-    known: str  # the observation that would be correct; `next_state` is the correct prediction
-    actions: tuple[str, ...]  # what random play did next
+    known: str  # the correct observation; `next_state` is the correct prediction
+    actions: tuple[str, ...]  # the next actions of random play
     next_state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A player's response to a shown state, and the state that its answer led to."""
+    """A player's response to a shown state, and the state to which its answer led."""
 
     messages: tuple[Message, ...]
     parsed: ParsedResponse
@@ -50,8 +50,8 @@ class Response:
 
 
 def replay(env: TextEnv, situation: Situation, noise_seed: int | None = None) -> TextEnv:
-    """Restore the environment to the situation's state, with its own random stream or that of
-    `noise_seed`."""
+    """Put the environment into the situation's state. Random outcomes come from the situation's own
+    noise seed, or from `noise_seed`."""
     noise = situation.noise_seed if noise_seed is None else noise_seed
     return _play(env, situation.puzzle_seed, noise, situation.prefix)
 
@@ -67,8 +67,9 @@ def _play(env: TextEnv, puzzle_seed: int, noise_seed: int, actions: Sequence[str
 def random_situation(
     env: TextEnv, prompter: Prompter, *, tag: str, index: int, base_seed: int, from_start: bool
 ) -> Situation | None:
-    """Sample situation number `index`: up to `max_turn - 1` random turns from the start of its own
-    puzzle (none with `from_start`), then one more. None if that last turn executes no action.
+    """Sample situation number `index`. Up to `max_turn - 1` random turns lead from the start of its
+    puzzle to its state (none with `from_start`), and one more turn leads to `next_state`. Returns
+    None if this last turn executes no action.
 
     The puzzle has seed `base_seed + index`; the actions are sampled from the situation's own
     stream.
@@ -89,7 +90,7 @@ def random_situation(
         if over:
             break
         prefix += taken
-    # The state is replayed, because the environment may be past the dropped turn.
+    # The prefix is replayed, because the environment has already executed the dropped turn.
     _play(env, puzzle_seed, noise_seed, prefix)
     state = env.state_text(prompter.state_text)
     known = env.world_state_text(prompter.state_text)
@@ -160,8 +161,9 @@ def ask(
     template: ChatTemplate | None,
     seeds: Sequence[int],
 ) -> list[Response | None]:
-    """Show each state as the first turn of a conversation, and play each answer in its environment,
-    which may be in another state (open-loop rollouts). None where the engine returned no response.
+    """Show each state as the first turn of a conversation, and play the answer in the corresponding
+    environment. In open-loop rollouts, the environment may be in another state than the shown one.
+    The result is None if the engine returned no response.
     """
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [
@@ -208,7 +210,7 @@ def _response(
         max_actions=prompter.max_actions_per_turn,
         order=prompter.response_format,
     )
-    # The model's own actions are played: a prediction is judged by their outcome, not by that of
+    # The model's own actions are played, because its prediction refers to them and not to those of
     # random play.
     taken, over = execute(env, parsed.actions, prompter.max_actions_per_traj, own_turn=True)
     return Response(
@@ -221,5 +223,5 @@ def _response(
 
 
 def question_seed(base_seed: int, index: int, step: int) -> int:
-    """Sampling seed of question `index` at `step` of an open-loop rollout."""
+    """Return the sampling seed of question `index` at `step` of an open-loop rollout."""
     return stream_seed(base_seed, "world_model/ask", index, step)
