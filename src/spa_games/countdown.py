@@ -76,11 +76,9 @@ def _puzzle(row: Row) -> Puzzle:
 
 
 class Countdown(TextEnv):
-    """Write one expression per episode.
-
-    The reward is `score` if the expression uses exactly the given numbers and equals the target. It
-    is `format_score` if only the numbers are correct, else 0. Text that is not an arithmetic
-    expression is an invalid action without a penalty.
+    """Write one expression per episode. The reward is `score` if it uses exactly the given numbers
+    and equals the target, `format_score` if only the numbers are correct, else 0. Text that is not
+    an arithmetic expression is an invalid action without a penalty.
 
     `data` is a parquet or JSON-lines file, or a Hub name, with columns `nums` and `target`
     (TinyZero's layout). Seed s plays puzzle s modulo the number of puzzles. Without `data`, each
