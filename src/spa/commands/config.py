@@ -26,7 +26,7 @@ def list_names(options: argparse.Namespace) -> int:
     if options.what == "configurations":
         from spa.config.load import PARTS, config_names
 
-        # Parts are pieces that other configurations include. A part alone is incomplete.
+        # PARTS are included by other configurations and are incomplete on their own.
         return say([name for name in config_names() if name not in PARTS])
     rows = []
     for name, entry in load_plugin("api", "methods")().items():

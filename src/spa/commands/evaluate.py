@@ -419,8 +419,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
             f"{trained} puzzle{' is' if trained == 1 else 's are'} from training, because the game has few "
             "puzzles."
         )
-    # None: not all training puzzles are recorded. Policies and models behind APIs, whose
-    # `model` is None, get no remark.
+    # None means that not all training puzzles are recorded. Policies and models behind an API, for
+    # which `model` is None, get no remark.
     if result["puzzles"]["training_puzzles_known"] is None and result["model"]:
         lines.append(
             "The training puzzles of this model are unknown, so the evaluation may include training "
@@ -480,7 +480,7 @@ def _counted(count: float, word: str, words: str = "") -> str:
 
 def _sent(used: Mapping[str, Any]) -> str:
     """Return the beginning of the remark on API usage: the number of requests that this command
-    sent, and of responses from earlier commands."""
+    sent, and the number of stored responses of earlier commands."""
     now = used.get("sent_now", used["requests"])
     sent = f"{_counted(now, 'request') if now else 'No request'} sent now"
     earlier = used["requests"] - now

@@ -28,7 +28,8 @@ def prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prompt(options: argparse.Namespace) -> int:
-    """Print the first messages of an episode, as PPO and evaluation send them. Raises ConfigError."""
+    """Print the first messages of an episode, exactly as PPO and evaluation send them to the
+    model."""
     from spa.api.environments import find_spec
     from spa.config.load import load_config
     from spa.envs.registry import make_env

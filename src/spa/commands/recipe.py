@@ -19,12 +19,12 @@ from spa.run.console import write_out
 if TYPE_CHECKING:  # imports the configuration, which `--help` does not need
     from spa.launch.job import Job
 
-# Values of the third argument of the original's script, as in `CONFIG last True`.
+# Values of the argument GENERATE_DATA, as in the original code's `CONFIG last True`.
 _TRUTH = {"true": True, "false": False}
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa run`; the positional ones match the original's script."""
+    """The arguments of `spa run`. The positional ones are those of the original code's script."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "ckpt",
@@ -74,7 +74,8 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train the requested stages, and print where the result is. Raises SpaError."""
+    """Train the requested stages, and print the path of the result. Raises SpaError for errors that
+    the user can fix."""
     from spa.api.runs import configuration, plan_training
 
     stages, ckpt, from_scratch = _wanted(options)

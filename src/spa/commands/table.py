@@ -74,7 +74,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Models and data": ("model", "data"),
     "Setup": ("config", "doctor"),
 }
-"""The groups of `spa --help` with the built-in commands."""
+"""The headings of `spa --help`, each with the built-in commands below it."""
 
 _OURS: dict[str, Command] = {
     "run": Command(
@@ -136,7 +136,8 @@ COMMANDS = _Commands(_OURS)
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """The groups of `spa --help` with their commands, including those of other packages."""
+    """Return the headings of `spa --help` with the commands below them, including commands of other
+    packages. Headings without commands are left out."""
     by_name = dict(GROUPS)
     listed = {name for names in GROUPS.values() for name in names}
     for words in _registered():

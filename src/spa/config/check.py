@@ -201,7 +201,8 @@ def _check_env(path: str, spec: EnvSpec, problems: Problems) -> None:
 
 def kept_episodes(cfg: Config) -> int:
     """Number of episodes per step that remain after filtering if every group has reward variance.
-    Filters whose number of kept groups is not fixed in advance (top_p, min_p) count as keeping all."""
+    If the number of kept groups is not known in advance, as with the filters top_p and min_p, all
+    groups are counted."""
     train = cfg.es_manager.train
     rollout = cfg.actor_rollout_ref.rollout
     if (

@@ -70,7 +70,8 @@ def _device(name: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a setting, header or environment variable of this name holds a secret."""
+    """Return whether a setting, header or environment variable with this name probably contains a
+    secret."""
     # Matches `api_key`, `HF_TOKEN`, `db.password` and `Authorization`, but not `max_tokens` or
     # `key_format`.
     pattern = r"api.?key|secret|passw|authori[sz]ation|credential|headers|(^|[._-])(token|key|sig)$"

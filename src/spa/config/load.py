@@ -189,10 +189,10 @@ def _compose(name: str) -> dict[Any, Any]:
         tree = {"sft": tree}  # a file in the layout of sft_trainer.yaml
     base = shipped("base")
     references = {key: text for key, text in flatten(base).items() if "${" in str(text)}
-    # A saved configuration has values where `base` has references such as `${lora.rank}`. If the
-    # value is that of the reference, the reference is restored, so that an override of `lora.rank`
-    # reaches every model. In a file that the user wrote, such a value is intended, so only the keys
-    # in FOLLOWING are restored.
+    # A saved configuration has values where `base` has references such as `${lora.rank}`. If both
+    # agree, the reference is restored, so that an override of `lora.rank` reaches every model. In a
+    # file that the user wrote, such a value is intended, so only the keys in FOLLOWING are
+    # restored.
     written = flatten(tree)
     saved = all("${" not in str(written.get(key, "${")) for key in references)
     tree = _fill(tree, base)
@@ -274,8 +274,8 @@ def _composed(name: str, folder: Path | None) -> DictConfig:
         with initialize_config_module("spa.config", version_base=None):
             return compose(name)
     with initialize_config_dir(str(folder), version_base=None), warnings.catch_warnings():
-        # The original's files have no `_self_`. Hydra warns that a file without it overrides its
-        # defaults, but that is intended.
+        # The files of the original code have no `_self_` in `defaults`. Hydra warns that such a
+        # file overrides its defaults, which is intended.
         warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`")
         return compose(name, overrides=["hydra.searchpath=[pkg://spa.config]"])
 

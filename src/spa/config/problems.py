@@ -23,17 +23,18 @@ WORDS = {
     "less_than_equal": "at most {le:g}",
     "less_than": "less than {lt:g}",
 }
-"""pydantic's error types, in YAML's terms."""
+"""Type of a pydantic error -> the expected value, in words for users of YAML."""
 
 
 class Problems:
-    """A growing list of problems, each with the key that it concerns."""
+    """Collects problems, each with the key that is wrong and a message."""
 
     def __init__(self) -> None:
         self.items: list[tuple[str, str]] = []
 
     def add(self, key: str, text: str) -> None:
-        """Add a problem of `key`."""
+        """Add a problem with the value of `key`. With an empty key, the line is only the
+        message."""
         self.items.append((key, text))
 
     @property

@@ -130,7 +130,7 @@ class LoraConfig:
 
 @section
 class DataConfig:
-    """World-model data for SFT that replace those of self-play, such as a published data set."""
+    """World-model data for SFT instead of self-play data, such as a published data set."""
 
     train_files: Annotated[
         str | tuple[str, ...] | None,

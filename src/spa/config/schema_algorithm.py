@@ -13,10 +13,10 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 @section
 class KLCtrlConfig:
-    """The coefficient of the KL term in the reward."""
+    """Coefficient of the KL term in the reward: constant or adaptive."""
 
-    # The adaptive controller is that of arXiv 1909.08593, section 2.2. The defaults of horizon and
-    # target are those of the original code.
+    # The adaptive controller is described in arXiv 1909.08593, section 2.2. The defaults of horizon
+    # and target come from the original code.
     type: Annotated[
         Literal["fixed", "adaptive"],
         Key(
@@ -51,8 +51,7 @@ class KLCtrlConfig:
 
 @section
 class RolloutCorrectionConfig:
-    """Importance weights that correct the mismatch between the trainer's log-probs and those of the
-    engine that sampled."""
+    """Importance weights that correct the mismatch between the log-probs of trainer and engine."""
 
     level: Annotated[
         Literal["off", "token", "sequence"],
@@ -81,7 +80,7 @@ class RolloutCorrectionConfig:
 
 @section
 class AlgorithmConfig:
-    """Advantages and rewards."""
+    """Estimation of advantages, and the KL term of the reward."""
 
     adv_estimator: Annotated[
         str,

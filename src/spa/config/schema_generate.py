@@ -14,8 +14,7 @@ from spa.config.schema_rollout import Sampling
 class SamplingConfig(Sampling):
     """Sampling settings of self-play."""
 
-    # The original's self-play uses the sampling settings of validation; here it has its own
-    # section.
+    # In the original code, self-play uses the sampling settings of validation. Here it has its own.
     response_length: Annotated[
         int, Key("largest number of new tokens per turn", affects="semantics", ge=1)
     ] = 400
@@ -123,7 +122,7 @@ class ImagineConfig:
 
     @property
     def rows(self) -> int:
-        """Number of responses that an episode samples at a time, approximately."""
+        """Approximate number of responses that are sampled in parallel for each episode."""
         # 8 is an estimate for the number of actions of a game. It only affects the batch sizes of
         # evaluations.
         return 8 if self.proposals == "exhaustive" else self.n
@@ -187,7 +186,7 @@ class SearchExamplesConfig:
 class GenerateConfig:
     """Stage 1: self-play with ground-truth states, on the environments of `es_manager.train`."""
 
-    # 5 x 256 episodes, as in the original.
+    # 5 x 256 episodes, as in the original code.
     num_batches: Annotated[
         int,
         Key(
@@ -330,5 +329,6 @@ class GenerateConfig:
 
     @property
     def batches_of_all_rounds(self) -> int:
-        """Number of self-play batches over all rounds, each with as many episodes as a PPO step."""
+        """Number of self-play batches over all rounds. A batch has as many episodes as a PPO
+        step."""
         return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds

@@ -139,7 +139,7 @@ class PolicyModelConfig(ModelConfig):
 class OptimConfig:
     """AdamW and its learning-rate schedule."""
 
-    # The policy's optimizer in the original: 1e-6, constant, without warm-up.
+    # The defaults are those of the policy in the original code: 1e-6, constant, without warm-up.
     lr: Annotated[float, Key("peak learning rate", affects="semantics", gt=0)] = 1e-6
     betas: Annotated[
         tuple[Beta, Beta],
@@ -356,7 +356,7 @@ class ActorConfig:
         float,
         Key("largest gradient norm; larger gradients are scaled down", affects="semantics", gt=0),
     ] = 1.0
-    # The upper clip range is larger than the lower one (arXiv 2503.14476). The values are those of
+    # The upper clip range is larger than the lower one (arXiv 2503.14476). Both values come from
     # the original code.
     clip_ratio_low: Annotated[
         float,
@@ -395,7 +395,7 @@ class ActorConfig:
         LossAgg,
         Key("how token losses are combined over a mini-batch", affects="semantics"),
     ] = "token-mean"
-    # `all_after_system` is the original's mask, which also trains on the environment's text.
+    # The original code uses `all_after_system`, which also trains on the environment's text.
     loss_mask: Annotated[
         Literal["sampled", "answer_only", "no_states", "all_after_system"],
         Key(
@@ -491,7 +491,7 @@ class CriticConfig:
         ),
     ] = "fsdp"
     model: CriticModelConfig = field(default_factory=CriticModelConfig)
-    # Ten times the policy's learning rate, as in the original.
+    # Ten times the policy's learning rate, as in the original code.
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
     ppo_mini_batch_size: Annotated[
         int, Key("largest number of episodes per optimizer step", affects="semantics", ge=1)

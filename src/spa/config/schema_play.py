@@ -53,7 +53,7 @@ class EnvSpec:
             affects="semantics",
         ),
     ]
-    # The original's limit for Sokoban and FrozenLake.
+    # The limit of the original code for Sokoban and FrozenLake.
     max_actions_per_traj: Annotated[
         int, Key("largest number of actions per episode", affects="semantics", ge=1)
     ] = 10
@@ -141,7 +141,7 @@ class EnvConfigs:
 class GroupsConfig:
     """A set of episodes, in groups; the episodes of a group play the same puzzle."""
 
-    # The original's 32 x 8 = 256 episodes per step.
+    # 32 x 8 = 256 episodes per step, as in the original code.
     env_groups: Annotated[
         int,
         Key(
@@ -158,7 +158,7 @@ class GroupsConfig:
 
 @section
 class EsManagerConfig:
-    """Training and validation episodes."""
+    """Groups of training and validation episodes, and limits for environments."""
 
     format_penalty: Annotated[
         float,
@@ -186,7 +186,7 @@ class EsManagerConfig:
         ),
     ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
-    # 128 validation puzzles, as in the original.
+    # 128 validation puzzles, as in the original code.
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 
 
@@ -255,7 +255,7 @@ class WorldModelRewardConfig:
 class AgentProxyConfig:
     """The structure of an episode."""
 
-    # The original's limits: five turns of five actions.
+    # Five turns of five actions, as in the original code.
     max_turn: Annotated[
         int, Key("largest number of turns per episode", affects="semantics", ge=1)
     ] = 5

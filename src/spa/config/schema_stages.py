@@ -28,7 +28,7 @@ class SFTDataConfig:
             content="data",
         ),
     ] = None
-    # The defaults of this key and of `max_length` are the original's.
+    # The defaults of this key and of `max_length` come from the original code.
     train_batch_size: Annotated[
         int,
         Key(
@@ -97,7 +97,7 @@ class SFTModelConfig(ModelConfig):
     partial_pretrain: Annotated[
         str, Key("model from which SFT starts", affects="semantics", content="model")
     ] = "Qwen/Qwen2.5-1.5B-Instruct"
-    # Off, as in the original's fine-tuning.
+    # Off, as in the fine-tuning of the original code.
     enable_gradient_checkpointing: Annotated[
         bool,
         Key("recompute activations in the backward pass, which saves memory", affects="numerics"),
@@ -116,7 +116,8 @@ class SFTModelConfig(ModelConfig):
 class SFTOptimConfig:
     """Optimizer and learning-rate schedule of stage 2 (SFT)."""
 
-    # The original's fine-tuning: AdamW at 1e-4 with (0.9, 0.95), 10 % warm-up, cosine to 0.
+    # The defaults come from the original code: AdamW at 1e-4, betas (0.9, 0.95), 10 % warm-up,
+    # cosine to 0.
     name: Annotated[
         Literal["adamw", "muon"],
         Key(
@@ -318,7 +319,8 @@ class TrainerConfig:
             affects="paths",
         ),
     ] = None
-    # The original's numbers: 1,000 steps, a checkpoint every 100 and a validation every 10 steps.
+    # As in the original code: 1,000 steps, a checkpoint every 100 steps, a validation every 10
+    # steps.
     total_training_steps: Annotated[int, Key("number of PPO steps", affects="semantics", ge=1)] = (
         1000
     )

@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "es_manager.val": ("selfplay", "ppo", "eval"),
     # Self-play holds out the validation puzzles, which do not depend on the episodes per puzzle.
     "es_manager.val.group_size": ("ppo", "eval"),
-    # The format of PPO and evaluation; self-play always plays in the world-model format.
+    # Self-play always uses the world-model format, so it does not read most of this section.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
     # In self-play, this affects only examples in base format.
@@ -72,7 +72,7 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "critic": ("ppo",),
     "algorithm": ("ppo",),
     "trainer": ("ppo",),
-    "trainer.validation_steps": ("selfplay", "ppo"),  # how many puzzles are held out
+    "trainer.validation_steps": ("selfplay", "ppo"),  # sets the number of held-out puzzles
     "trainer.n_gpus_per_node": STAGES,
     "trainer.nnodes": STAGES,
     "trainer.device": STAGES,
@@ -99,15 +99,15 @@ _REPLAYED = tuple(
     for name, stages in SECTIONS.items()
     if "ppo" in stages and name.startswith(("generate.", "sft."))
 )
-"""Settings that PPO uses to prepare replayed examples: stored examples are tokenized again, and
-rollouts are corrected."""
+"""Settings that PPO uses to prepare replayed examples: it tokenizes stored examples again, and puts
+true states into rollouts."""
 
 
 ENTRIES = {
     "custom_envs": EnvSpec(env_type=""),
     "model_info": APIModelConfig(provider_name="openai", model_name=""),
 }
-"""Sections whose entries the user names, each with an example entry that holds the defaults."""
+"""Sections whose entries the user names, with an example entry for their default values."""
 
 
 @functools.cache

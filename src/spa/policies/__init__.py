@@ -1,1 +1,1 @@
-"""Policies that see the environment: scripted, random, expert, and mixtures of them."""
+"""Policies without a model, such as random play and solvers, and mixtures of policies."""

@@ -27,14 +27,15 @@ class ScriptedEngine:
         self.template = template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One scripted response per prompt."""
+        """Return one response per prompt. An exception of the policy becomes a completion with
+        `finish_reason` "error"."""
         return [self._complete(prompt) for prompt in prompts]
 
     def _complete(self, prompt: Prompt) -> Completion:
         try:
             with boundary("the player", prompt.limit_s, advice=SLOW):
                 response = self.response(prompt)
-        except EnvFault as error:  # the player may call the environment, which may fail
+        except EnvFault as error:  # the policy may call the environment, which may fail
             return Completion(
                 text=str(error),
                 token_ids=None,

@@ -1,6 +1,6 @@
 """Evaluate a policy on unseen puzzles: Pass@1, unbiased Pass@k, and rollout metrics.
 
-Puzzles, noise and sampling are those of validation during training (`seed.val`). The last
+Puzzles, noise and sampling are the same as in validation during training (`seed.val`). The last
 checkpoint of a run therefore gets the score of its last validation if `trainer.validation_steps` is
 1. Set `seed.val` to evaluate on other puzzles. Groups are played in fixed chunks, and each chunk is
 saved when it is finished. An interrupted evaluation can therefore be resumed, and writes the same

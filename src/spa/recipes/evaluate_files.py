@@ -132,7 +132,8 @@ class EpisodeFile:
 
 
 def kept_responses(output: Path) -> int:
-    """Number of API responses that evaluations with the result file `output` have stored."""
+    """Count the API responses that are stored for the result file `output`, from all
+    evaluations."""
     files = output.parent.glob(f"{glob.escape(output.stem)}.responses-*.jsonl")
     return sum(1 for path in files for _ in read_lines(path))
 

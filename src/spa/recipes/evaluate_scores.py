@@ -21,7 +21,7 @@ def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str
     """Return the settings to record in the result file.
 
     `api` is the entry of `model_info` that is evaluated, if any. Its `generation_kwargs` override
-    `sampling`; a null there stands for the server's default.
+    `sampling`; null means the server's default.
     """
     val = cfg.es_manager.val
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}
@@ -48,8 +48,8 @@ def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str
 
 
 def writes_states(cfg: Config, target: Target) -> bool:
-    """Return whether responses contain observations and predictions to score. Those of policies
-    without a model are only placeholders."""
+    """Return whether responses contain observations and predictions to score. Policies without a
+    model write only placeholders for them."""
     return cfg.ctx_manager.mode == "add_worldmodel" and target.name not in policy_names()
 
 

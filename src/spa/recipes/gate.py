@@ -1,5 +1,5 @@
-"""The world-model gate between fine-tuning and PPO: diagnose what the model cannot do yet, and what
-would help."""
+"""The world-model gate between fine-tuning and PPO: test the model, find the first requirement that
+it fails, and advise what to change."""
 
 import json
 import logging

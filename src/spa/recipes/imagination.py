@@ -41,7 +41,8 @@ def require_dynamics(
             "1, as in the preset tiny"
         ),
     )
-    # Predictions use `world_state_text`, prompts use `state_text`.
+    # Predictions have the format of `world_state_text` and prompts that of `state_text`. If they
+    # differ, a prompt cannot show a predicted state.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1
@@ -71,7 +72,7 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
     """Raise ConfigError if the environment does not support planning with the settings `own`.
 
     In addition to the requirements of `require_dynamics`, prompts must not list legal actions if
-    the depth is above 1: those of predicted states are unknown.
+    the depth is above 1, because the legal actions of predicted states are unknown.
     """
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
@@ -158,7 +159,7 @@ def imagination(
     The summary has the planner's settings, the tokens per episode over all responses, the share of
     correct predictions, and the share of turns in which planning changed the response. If an
     episode was played twice, only the last play counts. With `episodes`, a set of episode ids, all
-    other records are ignored: they may be those of an earlier evaluation.
+    other records are ignored, because they may come from an earlier evaluation.
     """
     if not own.on:
         return None

@@ -1,7 +1,7 @@
 """Log of all evaluations on the shipped evaluation sets, each with its policy and commit.
 
-Such an evaluation is called an opening: like a sealed envelope, a set should be used only once per
-commit.
+Such an evaluation is called an opening (as of a sealed envelope), because each commit should use a
+set only once.
 """
 
 import logging

@@ -199,7 +199,7 @@ def archive_stages(cfg: Config) -> None:
     if current_world().is_main:
         for folder in every_folder(cfg):
             archive_work(folder)
-            if cfg.trainer.default_hdfs_dir:  # also if only the copies exist
+            if cfg.trainer.default_hdfs_dir:  # the folder may be missing although its copies exist
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / OLDER_COPIES).touch()
     # No rank may read a folder that rank 0 is about to move.
@@ -217,8 +217,8 @@ def ppo_fingerprint(cfg: Config, start: Path, sft_dir: Path) -> Fingerprint:
         return stage_fingerprint(
             replace(cfg, model_path=str(start)), "ppo", data=examples_folder(cfg)
         )
-    # The fingerprint of the SFT stage stands for its last checkpoint. For another checkpoint of the
-    # stage, the name is added.
+    # The fingerprint of the SFT stage identifies its last checkpoint. If PPO starts from another
+    # checkpoint, its name is added.
     other = {} if result_of(sft_dir) == start else {"the checkpoint it starts from": start.name}
     return stage_fingerprint(cfg, "ppo", parent=made.fingerprint, content=other)
 
@@ -293,7 +293,7 @@ def run_sft_stage(
     if fingerprint is None and cfg.generate.rounds > 1:
         planned = rounds_of(cfg, data, directory)
         if len(planned) == 1:
-            cfg = planned[0].cfg  # examples in base format: a single round
+            cfg = planned[0].cfg  # the source of the examples has only one round
         elif _made_in_last_round(cfg, data):
             rounds = planned
         else:

@@ -61,8 +61,11 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Resolve a policy's name (`random`, `expert`), `api`, `builtin:tiny`, a run folder (its newest
-    checkpoint), a checkpoint or model folder, or a Hub name.
+    """Find the policy with a name.
+
+    The name is that of a policy without a model (`random`, `expert`), `api`, `builtin:tiny`, a Hub
+    name, or a folder. The folder of a run means its newest checkpoint; others contain a checkpoint
+    or a model.
 
     Raises ModelError if a folder has no model, or if a name that can only be a path is not a
     folder.
@@ -130,8 +133,8 @@ def slug(name: str) -> str:
 
 def training_hashes(run: Path) -> frozenset[str]:
     """Return the content hashes of all puzzles that a run was trained on. They come from the
-    examples of all rounds, the PPO episodes, and the same files of the runs from whose checkpoints
-    it started."""
+    examples of all rounds and from the PPO episodes, including those of earlier runs from whose
+    checkpoints this run started."""
     hashes: set[str] = set()
     for each in _with_earlier(run):
         for path in _example_files(each):
@@ -151,8 +154,8 @@ def knows_all_data(run: Path) -> bool:
 
 
 def _with_earlier(run: Path) -> list[Path]:
-    """Return the folder of the run, followed by those of all runs from whose checkpoints it
-    started, directly or indirectly."""
+    """Return the folders of this run and of all runs from whose checkpoints it started, directly or
+    indirectly."""
     runs = [run.resolve()]
     for each in runs:  # the loop appends to this list
         for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):

@@ -33,7 +33,7 @@ SHOWN_EPISODES = 32  # episodes per step whose advantages and values are kept fo
 
 
 class Rollouts(Protocol):
-    """The environments, as the PPO loop uses them: episodes, batches and validation."""
+    """Interface of the PPO loop to the environments: episodes, batches and validation."""
 
     def play(self, step: int) -> list[Episode]:
         """Play the episodes of a step with the policy."""

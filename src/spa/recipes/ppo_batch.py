@@ -125,7 +125,7 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
     """Add `values` [B], discounted by one turn, to the last reward of each truncated episode.
     `values` estimate the return that the episode would still have had."""
     estimator = named_estimator(cfg)
-    # The values are those of the state in which the next turn would have begun.
+    # `values` belong to the state in which the next turn would have begun.
     _, between_turns = estimator.discounts(estimator.settings_from(cfg.algorithm))
     following = values * between_turns
     last = last_turn_ends(batch)
@@ -201,7 +201,7 @@ def mini_batches(
     cfg: Config, part: ActorConfig | CriticConfig, batch: PPOBatch, step: int
 ) -> Iterator[MiniBatch]:
     """Yield the mini-batches of a step for the actor or the critic (`part` is its configuration).
-    Those of the actor include the replayed examples."""
+    Only the actor's mini-batches include replayed examples."""
     rows = plan_mini_batches(
         int(batch.played.sum()),
         size=part.ppo_mini_batch_size,

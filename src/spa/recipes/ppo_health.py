@@ -1,4 +1,4 @@
-"""Health checks of PPO: warn about problems of learning, and stop if no episode can be played."""
+"""Health checks of PPO: warn about learning problems, and stop if no episode can be played."""
 
 import logging
 
@@ -9,7 +9,7 @@ from spa.types import Episode, Metrics, StopReason
 
 log = logging.getLogger(__name__)
 
-MOST_EMPTY_STEPS = 3  # training stops after so many consecutive steps without a valid episode
+MOST_EMPTY_STEPS = 3  # number of consecutive steps without a valid episode that end training
 
 
 def empty_steps(episodes: list[Episode], before: int) -> int:

@@ -41,10 +41,11 @@ class ActorLoss:
         )
 
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
-        """The scalar loss of a micro-batch, and the sums to report."""
+        """Return the scalar loss of a micro-batch, and sums over tokens from which metrics are
+        computed (see `LossFn`)."""
         cfg = self.cfg
-        # One forward pass computes the log-probs of all tokens that carry a loss: sampled ones, and
-        # those of the world loss and the replay loss, which were not sampled.
+        # One forward pass computes the log-probs of all tokens that carry a loss. The tokens of the
+        # world loss and of the replay loss were not sampled.
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
@@ -102,7 +103,8 @@ class CriticLoss:
     cfg: CriticConfig
 
     def __call__(self, model: Any, batch: MiniBatch) -> tuple[torch.Tensor, LossInfo]:
-        """The scalar loss of a micro-batch, and the sums to report."""
+        """Return the scalar loss of a micro-batch, and sums over tokens from which metrics are
+        computed (see `LossFn`)."""
         values = token_values(model, batch.input_ids, batch.mask, images=batch.images)
         old = batch.values if batch.values is not None else torch.zeros_like(values)
         clip = self.cfg.cliprange_value

@@ -42,9 +42,9 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
 def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
     """Yield the episodes in parts, each of which is played in parallel.
 
-    On a GPU, a part consists of whole groups and has at most as many episodes as a training step
-    (but at least one group), so that the KV caches fit into memory. On a CPU, or if a game has
-    several players, all episodes are one part.
+    On a GPU, a part consists of whole groups. It has no more episodes than a training step (but at
+    least one group), so that the KV caches fit into memory. On a CPU, or if a game has several
+    players, all episodes are one part.
     """
     size = len(specs)
     if setup.pick_device(cfg).type == "cuda" and not any(spec.table for spec in specs):

@@ -256,8 +256,8 @@ def _check_env(
     kinds: dict[PromptMode, int] = {}
     if "ppo" in stages or "eval" in stages:
         kinds[cfg.ctx_manager.mode] = cfg.actor_rollout_ref.rollout.response_length
-    # The prompts of self-play are independent of PPO's: world-model prompts, or those of the source
-    # if it makes examples without play.
+    # Self-play always uses world-model prompts, and a source without play has its own prompts. Both
+    # are independent of the prompts of PPO.
     if selfplay:
         source = source_of(cfg)
         mode: PromptMode = "add_worldmodel" if source.plays else source.mode

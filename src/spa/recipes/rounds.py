@@ -1,12 +1,11 @@
 """Iterated self-play (`generate.rounds`), for models that do not write the format before SFT.
 
-Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round the
-fine-tuned model itself plays new puzzles; with `generate.imagine` it plays the response whose
-predicted outcome is best. It is then trained on the examples of all rounds so far, or of
-this round alone (`generate.train_on`). The last round uses the run's own folders, earlier ones
-`round_N/` in the folder of the run.
-
-The source of the examples decides which rounds there are (`spa.examples`).
+Round 1 makes examples with `generate.policy` and fine-tunes on them. In every further round, the
+fine-tuned model itself plays new puzzles. With `generate.imagine`, it plays the response whose
+predicted outcome is best. The model is then fine-tuned on the examples of all rounds so far, or of
+this round alone (`generate.train_on`). The last round uses the run's stage folders, and earlier
+rounds use `round_N/` in the run's folder. The source of the examples (`spa.examples`) determines
+the configuration of each round.
 """
 
 import json
@@ -29,8 +28,8 @@ ROUNDS_FILE = "rounds.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round: its number, its configuration, the folders of its data set and its model, and the
-    rounds before it."""
+    """One round of self-play and SFT: its configuration, the folders of its data set (`data`) and
+    its checkpoints (`sft`), and the rounds before it."""
 
     number: int  # from 1
     cfg: Config
@@ -40,8 +39,8 @@ class Round:
 
     @property
     def first_batch(self) -> int:
-        """Index of the round's first self-play batch, so that no two rounds play the same
-        puzzles."""
+        """Index of the round's first self-play batch. Batches are numbered over all rounds, so that
+        no two rounds play the same puzzles."""
         return sum(done.cfg.generate.num_batches for done in self.before)
 
     @property
@@ -57,12 +56,12 @@ class Round:
         return [(done.cfg, done.data) for done in self.before] if counts else []
 
     def ready(self) -> Config:
-        """Return the round's configuration with the previous round's model, which plays and is
-        fine-tuned further."""
+        """Return the round's configuration with `model_path` set to the last checkpoint of the
+        previous round. Raises ModelError if that checkpoint is missing or damaged."""
         if not self.before:
             return self.cfg
         folder = self.before[-1].sft
-        # Rank 0 reads the disk for all, so that no rank trains from another file.
+        # Rank 0 finds the checkpoint for all ranks, so that all use the same one.
         checkpoint = current_world().broadcast(lambda: str(result_of(folder) or ""))
         if not checkpoint:
             raise ModelError(lost_checkpoint(folder))
@@ -84,8 +83,8 @@ def lost_checkpoint(folder: Path) -> str:
 
 
 def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
-    """All rounds of a run; `data` and `sft` are the folders of the last one. Their configurations
-    name the model from which the run starts (see `Round.ready`)."""
+    """Return all rounds of a run. `data` and `sft` are the folders of the last round. Every
+    configuration still names the model from which the run starts, see `Round.ready`."""
     rounds: list[Round] = []
     configs = source_of(cfg).rounds(cfg)
     for number, own in enumerate(configs, start=1):
@@ -111,8 +110,8 @@ def round_folders(cfg: Config) -> tuple[Path, ...]:
 
 
 def summarize_rounds(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Summarize each round: the policy and its format rate, the examples of its SFT, and the
-    model's accuracy afterwards."""
+    """Summarize each round: the policy, the number of examples, the success and accuracy during
+    self-play, and the model's accuracy after SFT."""
     return [
         {
             "round": each.number,

@@ -138,7 +138,7 @@ def self_play(
             if lines and world.is_main:
                 write_imagined(out, batch, lines)
         imagined.clear()
-        # There is no model to save: a batch counts as done once its file is in the manifest.
+        # Self-play saves no model. A batch counts as done when its file is in the manifest.
         stage.commit(batch, play_metrics(cfg, played), played)
         episodes += played
         release_memory()

@@ -190,7 +190,7 @@ def _sample_puzzle(
     seed = spec.puzzle_seed
     for attempt in range(MAX_REDRAWS):
         look = worker.peek_reset(replace(spec, puzzle_seed=seed))
-        # A puzzle that cannot be made keeps its seed: its episode then reports the reason.
+        # If the puzzle cannot be made, its seed is kept, and its episode reports the reason.
         if look is None or look.finite or look.hash not in held_out:
             return seed, look.hash if look else ""
         # The next seed is derived from the first, so it is the same on every rank and after resuming.
@@ -236,8 +236,8 @@ def probe_specs(
 
 
 def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
-    """Return the content hashes of all puzzles that training must not use: those of validation and
-    of all evaluation sets.
+    """Return the content hashes of all puzzles that training must not use, which are the validation
+    puzzles and all evaluation sets.
 
     Validation puzzles of environments with a small finite set of puzzles are left out, since
     training and validation share them. The same applies, with a warning, if sampling shows that a

@@ -14,7 +14,7 @@ from spa.models.shapes import known_config
 from spa.recipes.ppo_models import keys_of
 
 USABLE = 0.92  # Share of a GPU's memory that a run can use. CUDA and fragmentation take the rest.
-# Share of the free memory used for activations, because estimates are accurate to about 25 %.
+# Share of the free memory to plan for activations. Estimates are accurate to about 25 %.
 CAUTION = 0.75
 MOST = 16384  # tokens; larger micro-batches are no faster
 LEAST = 1024  # tokens; below this, `auto` becomes a number of sequences
@@ -88,7 +88,8 @@ class Cut:
     offload: bool
 
     def of(self, size: int) -> int:
-        """Bytes on each GPU for a state of `size` bytes."""
+        """Return the number of bytes on each GPU for weights or a training state of `size`
+        bytes."""
         return 0 if self.offload and self.count > 1 else size // self.count
 
 
@@ -120,9 +121,9 @@ def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, 
     """Memory of the engine while it plays, on one of `ranks` GPUs, in bytes by component."""
     rollout = cfg.actor_rollout_ref.rollout
     train = cfg.es_manager.train
-    # Every rank plays its own groups. All episodes of a step are played at once, each with a KV
-    # cache of the full context; validation plays no more at a time. vLLM holds the caches of
-    # `max_num_seqs` episodes and queues the others; the local engine keeps every cache.
+    # Every rank plays its own groups. All episodes of a step are played in parallel, each with a KV
+    # cache for the full context, and validation plays no more in parallel. vLLM has caches for
+    # `max_num_seqs` episodes, and queues the others. The local engine keeps every cache.
     episodes = -(-train.env_groups // ranks) * train.group_size
     if rollout.name == "vllm":
         width = FULL if rollout.dtype == "float32" else HALF

@@ -190,7 +190,7 @@ def find_checkpoint(directory: Path, which: str) -> Path:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Return whether the folder holds a model that `save_checkpoint` did not write."""
+    """Return whether the folder contains a model that `save_checkpoint` did not write."""
     return (
         (folder / "config.json").is_file()
         and any(folder.glob("*.safetensors"))
@@ -274,8 +274,8 @@ def _save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Convert a value to a JSON tree, in which the names of tensors replace them; add the tensors
-    to `tensors` by name.
+    """Convert a value to a JSON tree in which each tensor is replaced by a name. Add the tensors to
+    `tensors` under these names.
 
     Mappings become lists of pairs, because JSON would turn their keys into strings.
     """

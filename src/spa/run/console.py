@@ -23,7 +23,8 @@ from spa.run.signals import StopRequested
 _LOGGER = logging.getLogger("spa")
 
 LEVELS = ("DEBUG", "INFO", "WARNING")
-"""Values of `SPA_LOG`: every detail, the default, only warnings."""
+"""Values of `SPA_LOG`. DEBUG logs every detail, INFO is the default, and WARNING logs only warnings
+and errors."""
 
 
 @dataclass

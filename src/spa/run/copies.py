@@ -187,8 +187,8 @@ class Mirror:
             for pattern in RECORDS
             for path in sorted(directory.glob(pattern))
         ]
-        # Files of episodes, which are in a subfolder, do not change once they are written, so an
-        # existing copy of the same size is up to date. The other records grow.
+        # Files of episodes (those in a subfolder) do not change after they are written, so a copy
+        # of the same size is up to date. Other records grow and are always copied.
         new = [
             name
             for name in names

@@ -200,7 +200,8 @@ def environment(threads: int) -> dict[str, Any]:
             continue
     cuda = torch.cuda.is_available()
     return versions | {
-        # On a CPU these are the vector instructions (AVX2, AVX512), which decide which kernels run.
+        # On a CPU, this is the set of vector instructions (AVX2, AVX512), which determines the
+        # kernels.
         "processor": torch.cuda.get_device_name()
         if cuda
         else torch.backends.cpu.get_cpu_capability(),
@@ -315,7 +316,8 @@ def _combined(texts: Iterable[str]) -> str:
 
 
 def file_sum(path: Path) -> str:
-    """The SHA-256 of a file; for a large file in the Hub's cache, its name there."""
+    """Return the SHA-256 of a file. For a large file in the Hub's cache, it is the file's name and
+    need not be computed."""
     real = path.resolve()
     # The Hub's cache names a large file by its SHA-256 (64 digits). Small ones are named by a git
     # SHA-1 (40 digits) and hashed below.

@@ -26,8 +26,8 @@ class StageProgress:
         self.step = 0
         self.total: int | None = None
         self.seconds = 0.0
-        self.latest: float | None = None  # wall clock of the last step
-        self.values: dict[str, tuple[str, int]] = {}  # label -> formatted value, its step
+        self.latest: float | None = None  # Unix time at the end of the last step
+        self.values: dict[str, tuple[str, int]] = {}  # label -> (formatted value, step)
         self._folder = folder
         self._sizes = {METRICS: 0, TIMINGS: 0}
         self._recent: deque[float] = deque(maxlen=_WINDOW)

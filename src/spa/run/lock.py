@@ -22,7 +22,7 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
     """Lock `directory` (created if missing) for this process.
 
     The kernel releases the lock when the process ends, however it ends, so there are no stale
-    locks. Raises TrainingError that names the process that holds the lock, or reports that the
+    locks. Raises TrainingError if another process has the lock, which the message names, or if the
     directory is not writable.
     """
     file = _open(directory)
@@ -49,8 +49,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
 
 
 def held(directory: Path) -> bool | None:
-    """Return whether a process currently holds the lock of `directory`; None if this machine cannot
-    tell. Does not rely on timestamps."""
+    """Return whether a process has locked `directory`; None if that cannot be determined on this
+    machine. Does not rely on timestamps."""
     try:
         with (directory / LOCK).open(encoding="utf-8") as file:
             try:

@@ -84,7 +84,8 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # The speed is that of this process, so steps of earlier processes are not counted.
+        # Steps of earlier processes are not counted, because the elapsed time is that of this
+        # process.
         done = step - self._first
         if not self._total or done <= 0:
             return None

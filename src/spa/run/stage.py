@@ -166,9 +166,9 @@ class Stage:
     def __enter__(self) -> Self:
         """Inspect the folder, and prepare it if there is work to do.
 
-        Raises ConfigError, before anything is written, if the folder holds work of another
-        fingerprint, ModelError if `resume_path` cannot be used, and TrainingError if another
-        process holds the folder.
+        Raises ConfigError, before anything is written, if the folder contains work of another
+        fingerprint; ModelError if `resume_path` cannot be used; and TrainingError if another
+        process has locked the folder.
         """
         # This check neither takes the lock nor writes, so that finished stages can be reused at any
         # time.
@@ -184,7 +184,7 @@ class Stage:
             if self._world.is_main:
                 opening.enter_context(log_file(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
-                # The fetched copy may be that of a finished stage.
+                # The fetched copy may belong to a finished stage.
                 self.result = self._agreed(self._find_result)
             if self.result is None:
                 self.resume_from = self._agreed(self._prepare)
@@ -320,8 +320,8 @@ class Stage:
         if trained is not None and self.due(step, self._save_every):
             self._save(trained)
         elif trained is None and self._world.is_main:
-            # Self-play has no checkpoint: a batch counts once the manifest has the size of its
-            # file.
+            # Self-play has no checkpoints. A batch counts as done when the manifest has its file's
+            # size.
             self._record(batch_file(step))
 
     def finish(self) -> Path:

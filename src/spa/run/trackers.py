@@ -49,7 +49,7 @@ def trackers() -> tuple[str, ...]:
 
 
 def trackers_of(cfg: Config) -> OpenTrackers:
-    """Return the function with which a `Stage` opens the configured trackers."""
+    """Return the function with which a `Stage` opens the trackers of `trainer.logger`."""
     trainer = cfg.trainer
     return trackers_named(
         trainer.logger,
