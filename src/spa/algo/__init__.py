@@ -1,8 +1,7 @@
-"""The mathematics of training as pure functions on tensors: no configuration objects, no models, no
-random numbers.
+"""The mathematics of training: functions on tensors, without models and random numbers.
 
 Shape letters: B sequences, A = T - 1 predictions, G groups. Training arrays are prediction-aligned
-`[B, A]`; `mask` is True where the predicted token carries the policy loss: by default the tokens
-that the policy sampled, otherwise those that `actor.loss_mask` selects. Entries outside the mask
-are never read, and come back as 0.
+`[B, A]`. `mask` is True where the predicted token contributes to the policy loss: by default for
+the tokens that the policy sampled, otherwise for those that `actor.loss_mask` selects. Entries
+outside the mask are never read, and are 0 in results.
 """

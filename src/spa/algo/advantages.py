@@ -1,9 +1,9 @@
-"""Advantage estimators. None of them whitens: `spa.algo.estimators` lists those whose advantages
-are whitened later.
+"""Advantage estimators. None of them whitens advantages: `spa.algo.estimators` lists those whose
+advantages are whitened later.
 
 Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask
-(prompts, environment text, padding) are skipped: the backward recursion passes over them unchanged,
-so time is counted in sampled tokens.
+(prompts, environment text, padding) are skipped: the backward recursion does not change there, so
+time is counted in sampled tokens.
 """
 
 import torch
@@ -18,8 +18,8 @@ Estimate = tuple[Tensor, Tensor]
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Estimate:
     """Generalised advantage estimation (arXiv 1506.02438) with observation skipping.
 
-    With gamma = lam = 1, the advantage of a masked token is the sum of the rewards from it on,
-    minus its value.
+    With gamma = lam = 1, the advantage of a masked token is the sum of all rewards from this token
+    on, minus its value.
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask.
@@ -34,7 +34,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     Raises:
         ValueError: a reward lies outside the mask, where it would be lost.
     """
-    # Without turn ends the turn level is never used, and its carried values stay 0.
+    # Without turn ends, the turn level is never used, and its values remain 0.
     no_turns = torch.zeros_like(mask)
     return _backward_pass(rewards, values, mask, no_turns, gamma, lam, high_level_gamma=1.0)
 
@@ -48,13 +48,13 @@ def bi_level_gae(
     lam: float,
     high_level_gamma: float,
 ) -> Estimate:
-    """Two-level advantages: over turns, then over the tokens of each turn (Bi-Level GAE of VAGEN,
-    as in RAGEN).
+    """GAE on two levels: over turns, then over the tokens of each turn (Bi-Level GAE of VAGEN, as
+    in RAGEN).
 
     Let e_1..e_n be the turn ends, R_i the reward at e_i and V the values. Over turns, A_i = R_i +
     high_level_gamma V(e_{i+1}) - V(e_i) + high_level_gamma lam A_{i+1}, with nothing after the
-    last. The tokens of turn i then see a reward of A_i + V(e_i) at e_i, their own rewards
-    elsewhere, and an episode that ends there.
+    last. GAE over the tokens of turn i then uses the reward A_i + V(e_i) at e_i and the tokens' own
+    rewards elsewhere, as if the episode ended at e_i.
 
     Args:
         rewards: `[B, A]`, non-zero only inside the mask; only the reward at a turn's end reaches earlier turns.
@@ -108,14 +108,14 @@ def _backward_pass(
         here = mask[:, t]
         end = turn_ends[:, t]
         token_advantage = reward + gamma * next_value - value + gamma * lam * next_advantage
-        # At a turn's last token the token level gets the reward A_turn + V and nothing follows, so
-        # its advantage is A_turn. One backward pass therefore serves both levels.
+        # At a turn's last token, the token level has the reward A_turn + V and no later tokens, so
+        # its advantage is A_turn. Therefore one backward pass computes both levels.
         turn_advantage = (
             reward + high_level_gamma * (next_turn_value + lam * next_turn_advantage) - value
         )
         advantage = torch.where(end, turn_advantage, token_advantage)
         advantages[:, t] = torch.where(here, advantage, 0.0)
-        # Positions outside the mask carry the values through: the next sampled token is one step
+        # Positions outside the mask keep these values, so that the next sampled token is one step
         # away.
         next_value = torch.where(here, value, next_value)
         next_advantage = torch.where(here, advantage, next_advantage)
@@ -126,8 +126,8 @@ def _backward_pass(
 
 
 def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> Estimate:
-    """Group-relative scores, assigned to every masked token (GRPO, arXiv 2402.03300, and Dr. GRPO,
-    arXiv 2503.20783).
+    """Assign each episode's score, relative to its group, to every masked token (GRPO, arXiv
+    2402.03300, and Dr. GRPO, arXiv 2503.20783).
 
     Args:
         scores: `[B]`, one outcome per episode.
@@ -139,7 +139,8 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
         advantages and returns, equal. An episode that is alone in its group gets 0.
     """
     stats = group_stats(scores, group_ids)
-    # float64, as the statistics are: differences of nearly equal scores keep their digits.
+    # Use float64, as the statistics do, so that differences of nearly equal scores keep their
+    # digits.
     relative = scores.double() - stats.mean[stats.index]
     # If all scores of a group are equal, the 1e-6 makes the result 0 instead of NaN.
     if norm_by_std:
@@ -148,8 +149,8 @@ def grpo(scores: Tensor, group_ids: Tensor, mask: Tensor, norm_by_std: bool) -> 
 
 
 def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
-    """Each score minus the mean of the other scores of its group (RLOO, arXiv 2402.14740); 0 for a
-    group of one.
+    """Assign each score minus the mean of the other scores in its group (RLOO, arXiv 2402.14740) to
+    every masked token; 0 for a group of one.
 
     Shapes as for `grpo`.
     """
@@ -161,16 +162,16 @@ def rloo(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
 
 
 def reinforce_plus_plus(rewards: Tensor, mask: Tensor, gamma: float) -> Estimate:
-    """Discounted reward-to-go, without a baseline (REINFORCE++, arXiv 2501.03262).
+    """Compute the discounted reward-to-go, without a baseline (REINFORCE++, arXiv 2501.03262).
 
-    This is GAE with all values 0 and lam = 1, so that environment text is skipped here too. Shapes
-    as for `gae`.
+    This is GAE with all values 0 and lam = 1, so environment text is skipped here, too. Shapes as
+    for `gae`.
     """
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)
 
 
 def reinforce_plus_plus_baseline(scores: Tensor, group_ids: Tensor, mask: Tensor) -> Estimate:
-    """Each score minus the mean of its group, on every masked token; shapes as for `grpo`."""
+    """Assign each score minus the mean of its group to every masked token. Shapes as for `grpo`."""
     return grpo(scores, group_ids, mask, norm_by_std=False)
 
 
@@ -181,9 +182,8 @@ def _broadcast(per_row: Tensor, like: Tensor, mask: Tensor) -> Estimate:
 
 
 def length_weighted(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Divide the advantages `[B, A]` of each row by its relative length, which is its number of
-    masked tokens divided by the mean over rows. This is the original's
-    `grpo_advantage_length_weight`: in a mean over tokens, long responses then no longer have a
-    larger weight."""
+    """Divide the advantages `[B, A]` of each row by the row's relative length: its number of masked
+    tokens divided by the mean number over rows. Long rows then have no larger weight in a mean over
+    tokens. This is the original's `grpo_advantage_length_weight`."""
     lengths = mask.sum(dim=1, keepdim=True).float()
     return advantages * (lengths.mean() / lengths.clamp(min=1))

@@ -1,7 +1,6 @@
-"""The advantage estimators by name, with the inputs that each one needs and the options for using
-its result.
+"""The advantage estimators by name, with their inputs and the treatment of their results.
 
-A custom estimator is an `Estimator` like those in `ESTIMATORS`, or a plain function; name it as
+A custom estimator is an `Estimator` or a plain function. The configuration names it as
 `module:name`.
 """
 
@@ -33,25 +32,24 @@ KEY = "algorithm.adv_estimator"
 class Estimator:
     """An advantage estimator.
 
-    function: (batch, rewards, **settings) -> (advantages, returns), all `[B, A]`; rewards are
-    normalized, and include the KL penalty if that is part of the reward. settings: keys of the
-    section `algorithm` that are passed to `function`.
+    `function` maps (batch, rewards, **settings) to (advantages, returns), all `[B, A]`. The rewards
+    are normalized, and include the KL penalty if that is part of the reward. `settings` are the
+    keys of the section `algorithm` that are passed to `function`.
     """
 
     # The wrappers below read the inputs of the built-in estimators from the batch.
     function: Callable[..., Estimate]
     settings: tuple[str, ...] = ()
-    needs_values: bool = False  # a critic is trained, and batch.values are its values
-    # The estimator compares episodes of one puzzle, so a group of one gives no signal.
+    needs_values: bool = False  # if True, a critic is trained, and `batch.values` are its values
+    # True if the estimator compares episodes of one puzzle, so that a group of one gives no signal.
     needs_groups: bool = False
-    # If `algorithm.whiten_advantages` is set, advantages are whitened
-    # over the masked tokens of the whole batch before the update.
+    # True if advantages are whitened over the masked tokens of the whole batch before the update,
+    # provided that `algorithm.whiten_advantages` is set.
     whitened: bool = False
     discounts: Callable[[Mapping[str, Any]], tuple[float, float]] = lambda settings: (1.0, 1.0)
-    """Maps the settings to two discounts of returns: between the tokens of a turn, and from a
+    """Maps the settings to the two discounts of returns: between tokens of a turn, and from a
     turn's last token to the next turn. Reward normalization uses them."""
-    # The estimator subtracts group means of the returns itself, so `normalize_rewards` need not
-    # subtract a mean.
+    # True if the estimator itself subtracts group means, so that `normalize_rewards` does not.
     centres: bool = False
 
     def settings_from(self, section: object) -> dict[str, Any]:
@@ -61,8 +59,8 @@ class Estimator:
     def estimate(
         self, batch: ScoredBatch, rewards: Tensor, settings: Mapping[str, Any]
     ) -> Estimate:
-        """Advantages and returns, 0 outside the mask, not whitened. `settings` must contain every
-        key in `self.settings`.
+        """Compute advantages and returns, 0 outside the mask and not whitened. `settings` must
+        contain every key in `self.settings`.
 
         Raises ConfigError if the estimator needs a critic and the batch has no values, or if a
         result's shape differs from that of `rewards`.
@@ -85,16 +83,17 @@ class Estimator:
 
 
 def estimator_named(name: str, known: frozenset[str] | set[str]) -> Estimator:
-    """Return the estimator that `algorithm.adv_estimator` names: one of `ESTIMATORS`, or
-    `package.module:name` of an `Estimator` or of a function. A function receives the settings named
-    by its keyword-only parameters; no critic is trained for it, and its advantages are not
-    whitened. known: the keys of the section `algorithm`.
+    """Return the estimator that `algorithm.adv_estimator` names: a key of `ESTIMATORS`, or the
+    `package.module:name` of an `Estimator` or a function.
+
+    A function receives the settings that its keyword-only parameters name. No critic is trained for
+    it, and its advantages are not whitened. `known` are the keys of the section `algorithm`.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
     """
     estimator = ESTIMATORS.get(name) or _own(name)
-    # Settings are looked up before a run starts, so that a misspelt key does not waste a rollout.
+    # Check the settings before a run starts, so that a misspelt key does not waste a rollout.
     unknown = [setting for setting in estimator.settings if setting not in known]
     if unknown:
         raise ConfigError(
@@ -115,7 +114,7 @@ def _own(name: str) -> Estimator:
 
 
 def _outcomes(batch: ScoredBatch, rewards: Tensor) -> Tensor:
-    # The outcome of an episode is the sum of its rewards, whichever tokens they are on.
+    # The outcome of an episode is the sum of its rewards over all tokens.
     return torch.where(batch.mask, rewards, 0.0).sum(dim=1)
 
 
@@ -183,7 +182,7 @@ def _gigpo(
 
 
 def _per_turn(settings: Mapping[str, Any]) -> tuple[float, float]:
-    # The tokens of a turn share their credit, so only the step to the next turn is discounted.
+    # All tokens of a turn have the same advantage, so only the step to the next turn is discounted.
     return 1.0, settings["high_level_gamma"]
 
 

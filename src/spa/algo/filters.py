@@ -1,4 +1,4 @@
-"""Select the groups to train on by how much their scores differ."""
+"""Select the groups of episodes to train on by the differences between their scores."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ FILTERS: dict[str, tuple[FilterKind, FilterStrategy]] = {
 }
 """`rollout_filter_type` -> kind and strategy."""
 
-# Rounding can leave equal scores with a deviation of this size.
+# Rounding can give equal scores a standard deviation of this size.
 _ZERO = 1e-10
 
 
@@ -78,7 +78,7 @@ def select_groups(
     stats = group_stats(scores, group_ids)
     signal = stats.max - stats.mean if kind == "max_mean" else stats.std
     zero = stats.std <= _ZERO
-    # top_p never takes a group without signal, so keeping everything needs a separate case.
+    # top_p never chooses a group without signal, so keeping all groups needs a separate case.
     off = ratio >= 1 and include_zero and strategy in ("top_k", "top_p", "top_p_softmax")
     if off:
         chosen = torch.ones_like(zero)
@@ -115,7 +115,7 @@ def _choose(
     """Choose groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
     rank = torch.argsort(signal, descending=not smallest, stable=True)
-    # Groups that may not be chosen are removed here, so that none of them counts towards `keep`.
+    # Remove groups that are not eligible, so that none of them counts towards `keep`.
     rank = rank[eligible[rank]]
     match strategy:
         case "top_k":
@@ -129,7 +129,8 @@ def _choose(
             keep = _first_true(reached)
         case "top_p_softmax":
             mass = torch.softmax(-signal[rank] if smallest else signal[rank], dim=0)
-            # The slack is for rounding: the mass of all groups may end just below 1.
+            # The slack is for rounding: the masses of all groups may add up to slightly less than
+            # 1.
             keep = _first_true(mass.cumsum(0) >= min(ratio, 1.0) - 1e-12)
         case "min_p":
             ranked = signal[rank]
@@ -146,7 +147,8 @@ def _choose(
 
 
 def _first_true(reached: Tensor) -> int:
-    """Number of leading entries up to and including the first True; `len(reached) + 1` if there is
-    no True."""
-    # `reached` compares a sum that only grows, so all its False come first.
+    """Return the number of leading entries up to and including the first True; `len(reached) + 1`
+    if there is none."""
+    # `reached` is the comparison of a growing sum with a threshold, so all False entries come
+    # first.
     return int((~reached).sum()) + 1

@@ -1,9 +1,9 @@
-"""Health of a PPO run, step by step: warn about slow failures while there is still time to act, and
-stop a run that no longer learns.
+"""Monitor the health of a PPO run: warn about slow failures early, and stop a run that no longer
+learns.
 
-Guards and health are immutable data, updated step by step: `guard = guard.observe(...)`, then stop
-if `guard.reason` is not None. Checkpoints store them, so a resumed run gives the same warnings as
-an uninterrupted one.
+Guards and `Health` are immutable: `guard.observe(...)` returns the guard after one more step. Its
+`reason` is None, or a warning or the reason to stop. Checkpoints store the guards, so a resumed run
+gives the same warnings as an uninterrupted one.
 """
 
 import math
@@ -14,15 +14,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreakGuard:
-    """Trips after `limit` consecutive bad observations; `limit` 0 switches the guard off. `run` is
-    the current number of consecutive bad observations."""
+    """Guard that trips after `limit` consecutive bad observations. A `limit` of 0 turns the guard
+    off. `run` is the current number of consecutive bad observations."""
 
     limit: int
     advice: str
     run: int = 0
 
     def observe(self, bad: bool) -> "StreakGuard":
-        """The guard after one more observation."""
+        """Return the guard after one more observation."""
         return replace(self, run=self.run + 1 if bad else 0)
 
     @property
@@ -57,11 +57,12 @@ def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceGuard:
-    """Trips when the in-group standard deviation of the scores stays far below its initial value.
+    """Guard that trips if the standard deviation of scores within groups is far below its initial
+    value.
 
     The baseline is the mean of the first `window` observations. The guard trips after `patience`
-    consecutive later observations below `fraction` of the baseline. A baseline of 0 never trips:
-    the deviation cannot fall. `patience` 0 switches the guard off.
+    consecutive later observations below `fraction` of the baseline. With a baseline of 0, it never
+    trips, because the standard deviation cannot get smaller. A `patience` of 0 turns the guard off.
     """
 
     window: int = 10
@@ -72,18 +73,19 @@ class VarianceGuard:
     run: int = 0
 
     def observe(self, std: float) -> "VarianceGuard":
-        """Return the guard after an update. `std`: in-group standard deviation of the scores,
-        averaged over all groups."""
+        """Return the guard after one more update. `std` is the standard deviation of scores within
+        groups, averaged over all groups."""
         if self.seen < self.window:
             return replace(self, seen=self.seen + 1, total=self.total + std)
-        # The limit is relative to the start of this run, since the unit of scores differs from game
-        # to game.
+        # The limit is relative to the start of the run, because the scale of scores depends on the
+        # game.
         low = std < self.fraction * self.baseline
         return replace(self, seen=self.seen + 1, run=self.run + 1 if low else 0)
 
     @property
     def baseline(self) -> float:
-        """Mean of the observations so far, at most the first `window`; 0 before the first."""
+        """Mean of the first `window` observations, or of all observations if there are fewer; 0
+        without observations."""
         return self.total / max(min(self.seen, self.window), 1)
 
     @property
@@ -124,9 +126,9 @@ class StepHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallingGuard:
-    """Trips when training success has fallen: the mean over the last `window` steps is below half
-    of the best such mean, and at least `errors` standard errors below it. It never trips while the
-    best mean is below `floor`."""
+    """Guard that trips if training success has fallen: the mean over the last `window` steps is
+    below half of the best such mean, and at least `errors` standard errors below it. It never trips
+    if the best mean is below `floor`."""
 
     window: int = 5
     floor: float = 0.1
@@ -136,10 +138,11 @@ class FallingGuard:
     last: tuple[float, ...] = ()
 
     def observe(self, success: float, episodes: int) -> "FallingGuard":
-        """The guard after one more step with this many episodes."""
+        """Return the guard after one more step with `episodes` training episodes, of which the
+        share `success` succeeded."""
         last = (*self.last, success)[-self.window :]
-        # Only full windows count: a lucky first step would set a level that later steps cannot
-        # hold.
+        # Only full windows count, because a lucky first step would set a level that later steps
+        # cannot reach.
         best = max(self.best, sum(last) / len(last)) if len(last) == self.window else self.best
         return replace(self, last=last, best=best, episodes=episodes)
 
@@ -164,9 +167,9 @@ class FallingGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftGuard:
-    """Trips when the mean of the last `window` shares is more than `drop` below the best such mean.
-    The model is then losing a skill that it learned in fine-tuning and that PPO does not reward.
-    skill: describes the share in the warning."""
+    """Guard that trips if the mean of the last `window` shares is more than `drop` below the best
+    such mean. The model is then losing a skill that it learned in fine-tuning and that PPO does not
+    reward. `skill` describes the share in the warning."""
 
     skill: str = ""
     window: int = 5
@@ -243,13 +246,13 @@ class Health:
     predictions: DriftGuard = field(default_factory=_predictions)
 
     def observe(self, signs: StepHealth) -> "Health":
-        """The guards after one more step."""
+        """Return the guards after one more step."""
         return Health(
             empty=self.empty.observe(signs.kept == 0),
             # Without training episodes, as when all of them failed with an error, reward variance
             # and success are unknown.
             spread=self.spread.observe(signs.spread) if signs.episodes else self.spread,
-            # Most steps have no validation: the streak counts validations, not steps.
+            # The streak counts validations, not steps, because most steps have no validation.
             low=self.low
             if signs.validation is None
             else self.low.observe(signs.validation < LOW_SUCCESS),
@@ -280,7 +283,7 @@ class Health:
         return {name: guard.reason for name, guard in guards.items() if guard.reason is not None}
 
     def state(self) -> dict[str, Any]:
-        """The guards as JSON-compatible data."""
+        """Return the guards as JSON-compatible data."""
         return asdict(self)
 
     @classmethod
@@ -307,7 +310,7 @@ class Health:
                     getattr(fresh, name), best=state[name]["best"], last=tuple(state[name]["last"])
                 )
                 for name in ("format", "observations", "predictions")
-                # A checkpoint may lack guards that were added after it.
+                # A checkpoint of an older version may lack these guards.
                 if name in state
             },
         )

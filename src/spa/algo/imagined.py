@@ -1,5 +1,5 @@
-"""Advantages from the predicted values of plans, scaled by how well they agree with observed values
-(after WM-PPO, arXiv 2611.12200; reconstructed). Equation: docs/methods.md."""
+"""Advantages from the predicted values of plans, scaled by their agreement with observed values
+(after WM-PPO, arXiv 2611.12200; reconstructed). The equation is in docs/methods.md."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import numpy as np
 
 
 def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
-    """The weight of predicted values: the correlation between predicted and observed values of the
-    chosen plans, clipped at 0. It is 0 if either has no variance.
+    """Return the weight of predicted values: their correlation with the observed values of the
+    chosen plans, or 0 if it is negative or undefined.
 
     Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
     """
@@ -16,11 +16,11 @@ def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
     if pairs.shape[1] < 2 or (pairs.std(axis=1) < 1e-12).any():
         return 0.0
     one, other = (pairs - pairs.mean(axis=1, keepdims=True)) / pairs.std(axis=1, keepdims=True)
-    # Predictions that are worse than chance get no weight, not a negative one.
+    # Predictions that are worse than chance get the weight 0 instead of a negative one.
     return max(0.0, float((one * other).mean()))
 
 
 def lead(worths: Sequence[float], taken: int) -> float:
-    """The predicted value of the chosen plan minus the mean over all predicted plans; 0 for a single
-    plan."""
+    """Return the predicted value of the chosen plan minus the mean over all predicted plans; 0 for
+    a single plan. `taken` is the index of the chosen plan in `worths`."""
     return float(worths[taken] - np.mean(worths))

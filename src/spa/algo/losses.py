@@ -1,11 +1,11 @@
-"""The policy and value losses as weighted sums over tokens, the KL penalty and its controller, the
-auxiliary world losses, and the weights that correct for another sampler.
+"""Policy and value losses, the KL penalty and its controller, the auxiliary world losses, and
+importance weights for tokens that another policy sampled.
 
-Every loss is sum(weights * per-token loss). `weights` `[b, A]` come from `loss_weights`, computed
-for the mini-batch of all ranks, so that the gradient does not depend on how the mini-batch is split
-into micro-batches. Tokens of weight 0 are never read. `info` holds plain sums over the tokens of
-weight > 0 and their number under "tokens": add the infos of all micro-batches and ranks, then
-divide by "tokens".
+Every loss is sum(weights * per-token loss). `weights` `[b, A]` are from `loss_weights`. They are
+computed for the mini-batch of all ranks, so that the gradient does not depend on its division into
+micro-batches. Tokens of weight 0 are never read. `info` has sums over the tokens of weight > 0, and
+the number of these tokens as "tokens". To get means, add the infos of all micro-batches and ranks,
+then divide by "tokens".
 
 The world losses are trained together with the policy loss. Each has its own denominator, taken over
 the whole mini-batch of all ranks. Equations and sources: docs/methods.md.
@@ -44,7 +44,7 @@ def loss_units(mask: Tensor, mode: LossAggMode) -> Tensor:
 def loss_weights(
     mask: Tensor, mode: LossAggMode, total: Tensor | float, *, horizon: int | None = None
 ) -> Tensor:
-    """The weight of each token in the loss of the global mini-batch.
+    """Compute the weight of each token in the loss of the global mini-batch.
 
     Args:
         mask: bool `[B, A]`, for all or some rows of the mini-batch.
@@ -109,7 +109,7 @@ def policy_loss(
         The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where the clip and the dual
         clip act), ppo_kl (old - new), tokens.
     """
-    # Entries of weight 0 may hold anything, NaN included, so they are cleared before `exp`.
+    # Entries of weight 0 may have any value, even NaN, so they are cleared before `exp`.
     live = weights > 0
     # exp(20) is far outside every clip range and finite in float32 and bfloat16.
     log_ratio = torch.where(live, logprobs - old_logprobs, 0.0).clamp(-20.0, 20.0)
@@ -121,7 +121,7 @@ def policy_loss(
     # further from 1, but never the gradient that moves it back.
     per_token = torch.maximum(unclipped, clipped)
     lower = torch.zeros_like(live)
-    # For A < 0 the loss -A r grows with the ratio without bound; the dual clip bounds it at -A c.
+    # For A < 0, the loss -A r grows with the ratio without bound. The dual clip limits it to -A c.
     if clip_c is not None:
         bound = -advantages * clip_c
         lower = (advantages < 0) & (per_token > bound)
@@ -139,8 +139,8 @@ def policy_loss(
 class PolicyLoss:
     """A policy loss.
 
-    function: (logprobs, old_logprobs, advantages, weights, **settings) -> (loss, info), like
-    `policy_loss`. settings: maps each parameter of the function to the key of the section
+    `function` maps (logprobs, old_logprobs, advantages, weights, **settings) to (loss, info), like
+    `policy_loss`. `settings` maps each keyword parameter of the function to the key of the section
     `actor_rollout_ref.actor` that provides its value.
     """
 
@@ -156,7 +156,7 @@ class PolicyLoss:
         settings: object,
     ) -> tuple[Tensor, Info]:
         """Compute the loss and its info (sums over tokens). `settings` is the configuration section
-        that holds the function's settings."""
+        with the function's settings."""
         chosen: dict[str, Any] = {
             name: getattr(settings, key) for name, key in self.settings.items()
         }
@@ -176,9 +176,11 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 
 def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss:
-    """Return the loss that `actor_rollout_ref.actor.policy_loss` names: one of `POLICY_LOSSES`, or
-    `package.module:name` of a `PolicyLoss` or of a function. A function receives the settings named
-    by its keyword-only parameters. known: the keys of the section `actor_rollout_ref.actor`.
+    """Return the loss that `actor_rollout_ref.actor.policy_loss` names: a key of `POLICY_LOSSES`,
+    or the `package.module:name` of a `PolicyLoss` or a function.
+
+    A function receives the settings that its keyword-only parameters name. `known` are the keys of
+    the section `actor_rollout_ref.actor`.
 
     Raises ConfigError for an unknown name, a module that does not load, or a setting that does not
     exist.
@@ -206,11 +208,11 @@ def policy_loss_named(name: str, known: frozenset[str] | set[str]) -> PolicyLoss
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | None
 ) -> tuple[Tensor, Info]:
-    """Half the squared error of the critic, optionally with clipped values.
+    """Compute half the squared error of the critic, optionally with clipped values.
 
-    With `clip`, the loss is the larger of the squared errors of the value and of the value clipped
-    to within `clip` of the old one. A clip much smaller than the returns stops the critic from
-    learning: scale one or the other, or pass None.
+    With `clip`, the squared error of a token is the larger of two: that of the value, and that of
+    the value clipped to within `clip` of the old value. If `clip` is much smaller than the returns,
+    the critic cannot learn. Then change the scale of one of them, or pass None.
 
     Args:
         values: `[b, A]`, gradients flow through them.
@@ -229,7 +231,8 @@ def value_loss(
     error = (values - returns).square()
     clip_active = torch.zeros_like(live)
     if clip is not None:
-        # Values are clipped around the old ones, so that one step cannot move the critic far.
+        # Values are clipped around the old values, so that one step cannot change the critic too
+        # much.
         clipped_values = old_values + (values - old_values).clamp(-clip, clip)
         clipped = (clipped_values - returns).square()
         clip_active = clipped > error
@@ -243,14 +246,14 @@ def value_loss(
 
 
 def entropy_bonus(entropy: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean entropy; subtract it, times its coefficient, from the loss. Both `[b, A]` ->
-    scalar."""
+    """Compute the weighted mean entropy. The caller multiplies it by its coefficient and subtracts
+    it from the loss. Both `[b, A]` -> scalar."""
     return (weights * torch.where(weights > 0, entropy, 0.0)).sum()
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
-    """Per-token estimate of KL(policy || reference) from the sampled token (Schulman,
-    "Approximating KL divergence").
+    """Estimate KL(policy || reference) per token, from the log-probs of the sampled token
+    (Schulman, "Approximating KL divergence").
 
     Kinds: kl or k1 (difference), abs, mse or k2 (half square), low_var_kl or k3 (exp(d) - d - 1
     with d = reference - policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b,
@@ -271,7 +274,8 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
         case "mse" | "k2":
             return 0.5 * difference.square()
         case "low_var_kl" | "k3":
-            # exp(d) overflows where a token is far likelier to the reference than to the policy.
+            # exp(d) would overflow if a token is far more likely under the reference than under the
+            # policy.
             d = (-difference).clamp(-20.0, 20.0)
             return (d.exp() - d - 1).clamp(-10.0, 10.0)
     raise ValueError(f"kl_penalty: unknown kind {kind!r}; use kl, abs, mse or low_var_kl")
@@ -279,12 +283,12 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLController:
-    """The coefficient of the KL penalty. It is fixed if `target` is None, and adaptive otherwise
-    (arXiv 1909.08593, section 2.2)."""
+    """Coefficient of the KL penalty: fixed if `target` is None, and adaptive otherwise (arXiv
+    1909.08593, section 2.2)."""
 
     coef: float
-    target: float | None = None  # nats per token
-    # episodes over which the coefficient can change by a factor of about e^0.2
+    target: float | None = None  # KL to reach, in nats per token
+    # Number of episodes in which the coefficient can change by a factor of at most about e^0.2.
     horizon: int = 10_000
 
     def update(self, kl: float, episodes: int) -> "KLController":
@@ -296,7 +300,8 @@ class KLController:
         """
         if self.target is None:
             return self
-        # Bounded, so that a single step of large KL cannot multiply the coefficient.
+        # The error is clipped, so that a single step with a large KL cannot multiply the
+        # coefficient.
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         return replace(self, coef=self.coef * (1 + error * episodes / self.horizon))
 
@@ -310,7 +315,7 @@ def kl_in_reward(
     coef: float,
     kind: KLKind,
 ) -> tuple[Tensor, Tensor]:
-    """Rewards minus `coef` times the per-token KL estimate of `kind`.
+    """Subtract `coef` times the per-token KL estimate `kind` from the rewards.
 
     Args:
         rewards: `[B, A]`.
@@ -335,25 +340,29 @@ def auxiliary_weights(weights: Tensor) -> Tensor:
 
 
 def cross_entropy(logprobs: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of -log p over the tokens of weight > 0 (ECHO, arXiv 2605.24517). Both `[b, A]`
-    -> scalar."""
+    """Compute the weighted sum of -log p over the tokens of weight > 0 (ECHO, arXiv 2605.24517).
+    Both `[b, A]` -> scalar."""
     return -(weights * torch.where(weights > 0, logprobs, 0.0)).sum()
 
 
 def clipped_absolute_error(logprobs: Tensor, weights: Tensor, *, most: float) -> Tensor:
-    """Weighted sum of min(1 - p, most) over the tokens of weight > 0, so that unpredictable tokens
-    contribute at most `most` (PaW, arXiv 2606.02388; reconstructed). The gradient p (1 - p)
-    vanishes as p goes to 0, so the loss cannot teach a token that the model thinks impossible. Both
-    `[b, A]` -> scalar."""
-    # Where 1 - p exceeds `most`, the clamp leaves no gradient.
+    """Compute the weighted sum of min(1 - p, most) over the tokens of weight > 0 (PaW, arXiv
+    2606.02388; reconstructed). Both `[b, A]` -> scalar.
+
+    Unpredictable tokens contribute at most `most`. The gradient vanishes as p goes to 0, so the
+    loss cannot teach tokens that are almost impossible under the model.
+    """
+    # If 1 - p exceeds `most`, the gradient is 0.
     error = (1 - torch.where(weights > 0, logprobs, 0.0).exp()).clamp(max=most)
     return (weights * error).sum()
 
 
 def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: float) -> Tensor:
-    """Select the environment's tokens that follow the turns with the least certain answers (PaW's
-    selection, reconstructed). These are the `share` of turns whose answer tokens have the highest
-    mean entropy, at least one turn. Returns bool `[B, A]`.
+    """Select the environment's tokens after the turns with the least certain answers (PaW's
+    selection, reconstructed). Returns bool `[B, A]`.
+
+    The least certain answers are those whose tokens have the highest mean entropy. `share` of all
+    turns are chosen, but at least one.
 
     Args:
         entropy: `[B, A]`, entropy of the policy at each predicted token.
@@ -365,7 +374,7 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     Returns:
         True on every token of the turn that follows a chosen turn.
     """
-    # The extra last column collects the tokens outside answers and is cut off below.
+    # The last column is extra. It collects the tokens outside answers, and is removed below.
     width = int(turns.max()) + 2
     place = torch.where(answers, turns, width - 1)
     shape = (len(turns), width)
@@ -392,10 +401,11 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
 def focus_weights(
     mask: Tensor, answers: Tensor, entropy: Tensor, *, alpha: float, beta: float
 ) -> Tensor:
-    """float32 `[B, A]`: the weight of each sampled token (ActFocus, arXiv 2605.14558;
-    reconstructed). It is `alpha` outside the answers and 1 + `beta` H / mean H on an answer token
-    of entropy H, scaled so that all weights sum to the number of sampled tokens; 0 outside the
-    mask.
+    """Compute the weight of each sampled token (ActFocus, arXiv 2605.14558; reconstructed). Returns
+    float32 `[B, A]`, 0 outside the mask.
+
+    The weight is `alpha` outside the answers, and 1 + `beta` H / mean H for an answer token of
+    entropy H. All weights are then scaled so that their sum is the number of sampled tokens.
 
     Args:
         mask, answers: bool `[B, A]`.
@@ -406,7 +416,7 @@ def focus_weights(
     inside = mask & answers
     mean = torch.where(inside, entropy, 0.0).sum() / inside.sum().clamp(min=1)
     raw = torch.where(inside, 1 + beta * entropy / mean.clamp(min=1e-8), alpha) * mask
-    # The mean weight stays 1, so that the learning rate keeps its meaning.
+    # The mean weight is 1, so that the learning rate keeps its meaning.
     return (raw * mask.sum() / raw.sum().clamp(min=1e-8)).float()
 
 
@@ -420,7 +430,7 @@ def rollout_weights(
     cap: float,
     floor: float,
 ) -> tuple[Tensor | None, Metrics]:
-    """Importance weights of tokens that another sampler generated, for the policy loss.
+    """Compute importance weights for the policy loss on tokens that another policy sampled.
 
     The weight is w = exp(logprobs - sampler_logprobs) of the token or, with level `sequence`, the
     product of w over all sampled tokens of the episode. Mode `truncate` uses min(w, cap) (truncated
@@ -431,7 +441,7 @@ def rollout_weights(
         logprobs: `[B, A]`, of the policy that is about to be updated.
         sampler_logprobs: `[B, A]`, log-probs under the distribution that the engine sampled from.
         mask: bool `[B, A]`, the sampled tokens.
-        level: whether a weight is computed per token or per sequence; off returns None instead of
+        level: compute weights per token or per sequence; off returns None instead of
             weights, with metrics per token.
         mode: truncate or mask extreme weights.
         cap: the largest weight.

@@ -9,7 +9,7 @@ from torch import Tensor
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Sum of `values` where `mask` is True. Values outside the mask are ignored, even NaN. Any
     shape -> scalar."""
-    # `where`, not a product: NaN times 0 is NaN.
+    # A product with the mask would not do, because NaN times 0 is NaN.
     return torch.where(mask, values, 0).sum()
 
 
@@ -19,8 +19,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over rows of each row's masked mean; a row with an empty mask counts as 0. `[B, A]` ->
-    scalar."""
+    """Mean over rows of the masked means of the rows; a row with an empty mask counts as 0. `[B,
+    A]` -> scalar."""
     return (torch.where(mask, values, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
 
 
@@ -48,15 +48,16 @@ def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tenso
     """
     total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
     mean = total / count.clamp(min=1)
-    # E[x^2] - E[x]^2 cancels, hence float64. Rounding can still make it negative, hence the clamp.
+    # E[x^2] - E[x]^2 loses digits by cancellation, hence float64. Rounding can still make the
+    # difference negative, hence the clamp.
     variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
     scaled = (values.double() - mean) * torch.rsqrt(variance + 1e-8)
     return torch.where(mask, scaled, 0.0).to(values.dtype)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over the mask; 0 when the returns do not vary. `[B,
-    A]` -> scalar."""
+    """Compute 1 - Var(returns - values) / Var(returns) over the mask; 0 if the returns have no
+    variance. `[B, A]` -> scalar."""
     spread = returns[mask].var(correction=0) if mask.any() else returns.new_zeros(())
     if spread <= 0:
         return returns.new_zeros(())
@@ -65,7 +66,7 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStats:
-    """Per-group statistics of one number per row. Groups are sorted by id."""
+    """Statistics of each group of rows, where each row has one number. Groups are sorted by id."""
 
     index: Tensor  # int64   [B]  the group of each row, 0..G-1
     count: Tensor  # int64   [G]
@@ -78,7 +79,8 @@ class GroupStats:
 
 
 def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
-    """Statistics of `scores` `[B]` within the groups named by `group_ids` int64 `[B]`; B may be 0."""
+    """Compute statistics of `scores` `[B]` within the groups that `group_ids`, int64 `[B]`,
+    defines; B may be 0."""
     ids, index = torch.unique(group_ids, return_inverse=True)
     # Summing in order of score makes the result bit-identical for every order of the rows.
     order = torch.argsort(scores, stable=True)
@@ -88,11 +90,11 @@ def group_stats(scores: Tensor, group_ids: Tensor) -> GroupStats:
 
     count = torch.bincount(index, minlength=len(ids))
     mean = zeros.index_add(0, rows, values) / count
-    # Deviations are squared in a second pass, because a one-pass sum of squares cancels where
+    # Deviations are squared in a second pass, because a one-pass sum of squares loses digits if
     # scores are large and nearly equal.
     squares = zeros.index_add(0, rows, (values - mean[rows]).square())
     std = (squares / (count - 1).clamp(min=1)).sqrt()
-    # `include_self=False` leaves out the initial zeros, which would win where all scores of a group
-    # are negative.
+    # `include_self=False` leaves out the initial zeros, which would be the maximum if all scores of
+    # a group are negative.
     maximum = zeros.scatter_reduce(0, rows, values, "amax", include_self=False)
     return GroupStats(index=index, count=count, mean=mean, std=std, max=maximum)

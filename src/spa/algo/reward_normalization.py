@@ -74,16 +74,15 @@ def normalize_rewards(
 
     For an episode with rewards r_t, let G = sum over t of r_t D_t, with D_t the product of the
     discounts before t. The result is r_t / s + (1 - d_t) c, and on the last token r_t / s + c. Here
-    s is the standard deviation of the group's scores, d_t the discount after t, and c the constant
-    that makes the new return (G - mean of the group's G) / s.
+    s is the standard deviation of the group's scores (1 for the methods identity and mean), and d_t
+    is the discount after t. The constant c makes the new return (G - mean of the group's G) / s.
 
-    Scores are discounted first and normalized second. A mean subtracted first would be discounted
-    with the rewards, so that of two failed episodes the longer would look better. Rewards and
-    scores are divided by the same number, the standard deviation of undiscounted scores, because
-    the deviation of discounted scores shrinks with the length of episodes. The remaining constant
-    (mean and clamp) is added to the return from every token: all of it on the last token, and `1 -
-    step_discount` of it on the others. Without a discount, the rewards add up to
-    `normalize_scores`.
+    Scores are discounted first and normalized second. If the mean were subtracted first, it would
+    be discounted with the rewards, and the longer of two failed episodes would get the higher
+    return. Rewards and scores are divided by the standard deviation of undiscounted scores, because
+    that of discounted scores shrinks with the length of episodes. The constant c (mean and clamp)
+    is added to the return from every token: all of it on the last token, and `1 - step_discount` of
+    it on the others. Without a discount, the rewards add up to `normalize_scores`.
 
     Args:
         rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
@@ -126,6 +125,6 @@ def normalize_rewards(
         wanted = wanted + mean * scale
     scaled = rewards * scale.to(rewards.dtype)[:, None]
     rest = wanted - (scaled.double() * before).sum(dim=1)
-    # With (1 - discount) of `rest` on each token and all of it on the
-    # last one, the return from every token grows by exactly `rest`.
+    # With (1 - discount) times `rest` on each token and `rest` on the last one, the return from
+    # every token grows by exactly `rest`.
     return scaled + (rest[:, None] * torch.where(last, 1.0, 1 - discount)).to(rewards.dtype)

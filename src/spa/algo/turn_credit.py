@@ -1,7 +1,7 @@
 """Estimators that assign credit per turn. Equations and sources: docs/methods.md.
 
-Tokens are `[B, A]` as in `spa.algo.advantages`; turns are `[B, K]`, K being the largest number of
-turns. All tokens of a turn share its advantage.
+Values per token are `[B, A]` as in `spa.algo.advantages`. Values per turn are `[B, K]`, where K is
+the largest number of turns. All tokens of a turn get the advantage of the turn.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from spa.algo.masked import group_stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Positions of the turns in a batch, with conversions between tokens and turns."""
+    """Assignment of the tokens of a batch to turns, with conversions between values per token and
+    per turn."""
 
     index: Tensor  # int64 [B, A]  turn of each masked token, 0 elsewhere
     mask: Tensor  # bool  [B, A]
@@ -23,8 +24,8 @@ class Turns:
 
     @classmethod
     def of(cls, turns: Tensor, mask: Tensor) -> "Turns":
-        """Build it from `turns`, int64 `[B, A]` with -1 outside turns, and `mask`, bool `[B, A]`.
-        Raises ValueError if a masked token has no turn."""
+        """Build the assignment from `turns`, int64 `[B, A]` with -1 outside turns, and `mask`, bool
+        `[B, A]`. Raises ValueError if a masked token has no turn."""
         if bool((turns[mask] < 0).any()):
             raise ValueError(
                 "turns: a token inside the mask has turn -1; number the turn of every masked "
@@ -76,12 +77,12 @@ def rewards_to_go(rewards: Tensor, gamma: float) -> Tensor:
 def turn_rloo(
     rewards: Tensor, turns: Tensor, mask: Tensor, group_ids: Tensor, gamma: float
 ) -> Estimate:
-    """The reward-to-go from turn t, minus its mean over the other episodes of the group that
+    """Subtract from the reward-to-go of turn t its mean over the other episodes of the group that
     reached turn t.
 
-    Unbiased, because whether an episode reaches turn t does not depend on the action at turn t. A
-    turn that no other episode reached has the baseline 0. With one turn per episode this is RLOO
-    (arXiv 2402.14740); the version per turn follows verl-project/verl#7244.
+    The baseline is unbiased, because the action at turn t does not affect which episodes reach turn
+    t. A turn that no other episode reached has the baseline 0. With one turn per episode, this is
+    RLOO (arXiv 2402.14740). The version per turn follows verl-project/verl#7244.
 
     Args:
         rewards: `[B, A]`, each on any masked token of its turn.
@@ -95,13 +96,13 @@ def turn_rloo(
     """
     where = Turns.of(turns, mask)
     to_go = rewards_to_go(where.sums(rewards), gamma)
-    # An episode that did not reach a turn takes no part in that turn's mean.
+    # An episode that did not reach a turn is left out of that turn's mean.
     known = torch.where(where.present, to_go, 0.0)
     _, index = torch.unique(group_ids, return_inverse=True)
     shape = (int(index.max()) + 1, to_go.shape[1])
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, known)
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, where.present.double())
-    # The mean of the other episodes. For an episode without others it is 0 / 1.
+    # The mean over the other episodes. If there are none, it is 0 / 1.
     baseline = (totals[index] - known) / (counts[index] - 1).clamp(min=1)
     return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
 
@@ -109,11 +110,11 @@ def turn_rloo(
 def turn_gae(
     rewards: Tensor, values: Tensor, turns: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> Estimate:
-    """Generalised advantage estimation over turns: one action is one response (Turn-PPO, arXiv
-    2512.17008).
+    """Generalised advantage estimation over turns, where an action is a whole response (Turn-PPO,
+    arXiv 2512.17008).
 
-    The value of a turn is the critic's value at its first sampled token, before the response is
-    written. All tokens of a turn get the same return, that of this first token.
+    The value of a turn is the critic's value before its first sampled token. All tokens of a turn
+    get the return of this first token.
 
     Shapes as for `turn_rloo`; `values` `[B, A]`; `gamma` and `lam` per turn.
     """
@@ -124,7 +125,7 @@ def turn_gae(
     next_value = reward.new_zeros(len(reward))
     next_advantage = reward.new_zeros(len(reward))
     for turn in reversed(range(reward.shape[1])):
-        # A turn that a row lacks passes the values of the next turn through, as in `bi_level_gae`.
+        # If a row lacks this turn, the values of the next turn are kept, as in `bi_level_gae`.
         here = where.present[:, turn]
         advantage = (
             reward[:, turn] + gamma * next_value - value[:, turn] + gamma * lam * next_advantage
@@ -145,15 +146,16 @@ def gigpo(
     gamma: float,
     step_weight: float = 1.0,
 ) -> Estimate:
-    """Group-in-group advantages: each episode against its group, plus each turn against other turns
-    from the same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of langfengQ/verl-agent).
+    """Group-in-group advantages: compare each episode with its group, and each turn with other
+    turns from the same state (GiGPO, arXiv 2505.10978; gigpo/core_gigpo.py of
+    langfengQ/verl-agent).
 
     A_t = A_E + step_weight A_S. A_E is the episode's reward minus the mean of its group. A_S is the
     discounted return from turn t minus the mean return of the group's other episodes from their
     first visit to the same state. Unlike in the reference implementation, an episode counts once in
-    A_E whatever its number of turns, and is never its own baseline in A_S. A turn whose state no
-    other episode visited gets A_S = 0. Neither term is divided by a standard deviation (the
-    reference's `mean_norm`).
+    A_E, regardless of its number of turns, and is never part of its own baseline in A_S. A turn
+    whose state no other episode visited gets A_S = 0. Neither term is divided by a standard
+    deviation (the reference's `mean_norm`).
 
     Args:
         rewards, turns, mask, group_ids: as for `turn_rloo`.
@@ -167,8 +169,7 @@ def gigpo(
     where = Turns.of(turns, mask)
     per_turn = where.sums(rewards)
     to_go = rewards_to_go(per_turn, gamma)
-    # Episode outcomes are undiscounted, like scores; only A_S depends on when a reward was
-    # received.
+    # Episode outcomes are undiscounted, like scores. Only A_S depends on the turn of a reward.
     outcomes = per_turn.sum(dim=1)
     stats = group_stats(outcomes, group_ids)
     episode = outcomes - stats.mean[stats.index]
@@ -200,19 +201,19 @@ def _relative_to_anchor(to_go: Tensor, present: Tensor, group: Tensor, anchors: 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visits:
     """Assignment of turns to the states from which they start. There are N turns, in row order, and
-    S states; the same state in two groups counts as two. V is the number of pairs of an episode and
-    a state that it visits."""
+    S states; the same state in two groups counts as two states. V is the number of pairs of an
+    episode and a state that it visits."""
 
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V
-    first: Tensor  # bool    [N]  the episode's first visit to the state
-    episodes: Tensor  # float64 [S]  how many episodes visit it
+    first: Tensor  # bool    [N]  True for the episode's first visit to the state
+    episodes: Tensor  # float64 [S]  number of episodes that visit it
     count: int  # V, the number of pairs
 
 
 def _visits(rows: Tensor, group: Tensor, anchors: Tensor) -> _Visits:
-    # The same state in two groups counts as two, because episodes are only compared within their
-    # group.
+    # The same state in two groups counts as two states, because episodes are compared only within
+    # their group.
     _, state = torch.unique(torch.stack([group, anchors], dim=1), dim=0, return_inverse=True)
     pairs, visit = torch.unique(torch.stack([rows, state], dim=1), dim=0, return_inverse=True)
     # After a stable sort the first entry of each visit is its earliest turn.

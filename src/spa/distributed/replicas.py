@@ -1,7 +1,7 @@
-"""A model that all ranks train: replicated on each rank (DDP), or sharded (FSDP2, `fully_shard`).
+"""Train one model on all ranks: replicated on each rank (DDP), or sharded (FSDP2, `fully_shard`).
 
-A computation is passed to `forward` as a function of the model, so that the model's collectives run
-around the whole computation, whichever layers it uses.
+A computation is passed to `forward` as a function of the model, so that the collectives of DDP or
+FSDP cover the whole computation, whichever layers it uses.
 
 With FSDP2, parameters, gradients and optimizer states are sharded over the ranks. Every decoder
 layer is gathered when it is needed and resharded afterwards. Engines and checkpoints get full
@@ -32,7 +32,8 @@ from spa.errors import ConfigError
 
 
 class FunctionModule(nn.Module):
-    """Calls a given function with `model`. DDP and FSDP wrap this module, not the model."""
+    """Module that calls a given function with `model`. DDP and FSDP wrap this module instead of the
+    model."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class FunctionModule(nn.Module):
 
 
 class Replica:
-    """A model with which this rank computes on its own. Subclasses involve the other ranks."""
+    """A model with which this rank computes alone. Subclasses involve the other ranks."""
 
     in_step = False
     """True if each forward pass waits for the other ranks, so that all ranks must make the same
@@ -55,13 +56,13 @@ class Replica:
         self.world = world
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
-        """Return `work(model, *args)`. last: the backward pass of this call is the step's last
-        one."""
+        """Return `work(model, *args)`. `last` is True if the backward pass of this call is the last
+        one of the optimizer step."""
         return work(self.model, *args)
 
     def full_model(self) -> Any:
-        """The model with its full current weights, for engines and checkpoints. Collective: every
-        rank must call it."""
+        """Return the model with its full current weights, for engines and checkpoints. Collective:
+        every rank must call it."""
         return self.model
 
     def gathered(self, state: Any) -> Any:
@@ -72,11 +73,14 @@ class Replica:
     def passes(
         self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
-        """Yield the rows of each forward pass, and whether they count. cut: the rows of this rank's
-        micro-batches. If ranks must stay in step, a rank with fewer micro-batches than others makes
-        extra passes over the `dummy` rows, which do not count."""
-        # A rank without rows still makes one backward pass, because averaging the gradients needs
-        # every rank.
+        """Yield the rows of each forward pass, and True if they count. `cut` has the rows of this
+        rank's micro-batches.
+
+        If ranks must stay in step, a rank with fewer micro-batches than others makes extra passes
+        over the `dummy` rows, which do not count.
+        """
+        # A rank without rows still makes one backward pass, because every rank takes part in
+        # averaging gradients.
         count = (
             self.world.all_reduce_max(len(cut)) if self.in_step else max(len(cut), int(backward))
         )
@@ -85,8 +89,8 @@ class Replica:
 
 
 class Replicated(Replica):
-    """DDP: every rank has the whole model; gradients are averaged during a step's last backward
-    pass."""
+    """DDP: every rank has the whole model, and gradients are averaged during the last backward pass
+    of an optimizer step."""
 
     def __init__(self, model: Any, world: World) -> None:
         super().__init__(model, world)
@@ -94,9 +98,9 @@ class Replicated(Replica):
         self._ddp = DistributedDataParallel(FunctionModule(model), gradient_as_bucket_view=True)
 
     def forward(self, work: Callable[..., Any], *args: Any, last: bool = True) -> Any:
-        """Return `work(model, *args)`; after the step's `last` backward pass, gradients are
-        averaged over the ranks."""
-        # Without gradients there is nothing to send, so no rank waits.
+        """Return `work(model, *args)`. With `last`, the backward pass also averages the gradients
+        over the ranks."""
+        # Without gradients there is nothing to average, so the model is called directly.
         if not torch.is_grad_enabled():
             return work(self.model, *args)
         # Gradients are accumulated on this rank and sent with the last micro-batch.
@@ -106,11 +110,14 @@ class Replicated(Replica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Sharding options. group: number of ranks that share one copy of the model; -1 means all
-    ranks, fewer means hybrid sharding with several copies. reshard_after_forward: free gathered
-    parameters after the forward pass. offload: keep the shards in CPU memory. dtype: convert
-    gathered parameters to this dtype, and reduce gradients in float32; None keeps the dtype of the
-    weights for both."""
+    """Sharding options.
+
+    `group` is the number of ranks that share one copy of the model. -1 means all ranks; fewer ranks
+    mean hybrid sharding with several copies. With `reshard_after_forward`, gathered parameters are
+    freed after the forward pass. With `offload`, shards are kept in CPU memory. Gathered parameters
+    are converted to `dtype`, and gradients are reduced in float32; None keeps the dtype of the
+    weights for both.
+    """
 
     group: int = -1
     reshard_after_forward: bool = True
@@ -119,7 +126,7 @@ class Sharding:
 
 
 class Sharded(Replica):
-    """A sharded model. keeps_whole: this rank also keeps a full copy, which `full_model`
+    """A sharded model. With `keeps_whole`, this rank also keeps a full copy, which `full_model`
     updates."""
 
     in_step = True
@@ -155,7 +162,8 @@ class Sharded(Replica):
     def full_model(self) -> Any:
         """Update the full copy one parameter at a time and return it; None on a rank that keeps no
         copy."""
-        # A forward pass may have left modules gathered, but parameters are read as shards below.
+        # A forward pass may have left modules gathered, but the code below needs parameters as
+        # shards.
         for module in self._root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -169,8 +177,8 @@ class Sharded(Replica):
         return self._whole
 
     def gathered(self, state: Any) -> Any:
-        """Return the state with full tensors, on the CPU of rank 0; other ranks get None in place
-        of each tensor."""
+        """Return the state with full tensors on the CPU of rank 0. On other ranks, None replaces
+        each tensor."""
         if isinstance(state, torch.Tensor):
             full = full_tensor(state.detach(), self._device)
             return full.cpu() if self.world.is_main else None
@@ -189,8 +197,8 @@ def _precision(dtype: torch.dtype | None, *, cast_inputs: bool) -> MixedPrecisio
 
 
 def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
-    """A device mesh of all ranks, or of replicas of `group` ranks each. Raises ConfigError if
-    `group` does not divide the number of ranks."""
+    """Return a device mesh of all ranks, or of replicas with `group` ranks each. Raises ConfigError
+    if `group` does not divide the number of ranks."""
     if group in (-1, world.size):
         return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
     if group < 1 or world.size % group:
@@ -204,7 +212,8 @@ def mesh_of(world: World, group: int, device: str) -> DeviceMesh:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """A model's decoder layers: the modules that transformers lists in `_no_split_modules`."""
+    """Return a model's decoder layers: the modules of the classes that transformers lists in
+    `_no_split_modules`."""
     names = {
         name
         for module in model.modules()
@@ -214,8 +223,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The full tensor of a value that may be sharded. Collective; shards on the CPU are sent via
-    `device`."""
+    """Return the full tensor of a value that may be sharded. Collective: every rank must call it.
+    Shards on the CPU are first moved to `device`."""
     if not isinstance(value, DTensor):
         return value
     moved: Any = value.to(device)
@@ -223,7 +232,8 @@ def full_tensor(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Shard `whole` like `parameter`; every rank has the full tensor and takes its own shard."""
+    """Shard `whole` like `parameter`. Every rank has the full tensor and takes its own shard,
+    without communication."""
     # Adam's step counter is a scalar, not a shard.
     if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
         return whole
@@ -232,5 +242,5 @@ def like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(value: torch.Tensor) -> float:
-    """A gradient norm as a number, whether it is sharded or not."""
+    """Return a gradient norm, which may be sharded, as a number."""
     return float(value.full_tensor() if isinstance(value, DTensor) else value)

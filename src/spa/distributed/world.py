@@ -1,12 +1,12 @@
 """The ranks of a run: how they share work and exchange results.
 
-SPMD: every rank runs the same recipe on the same configuration. Each does its share of the
-expensive work (rollouts, scoring, gradients) and gets the results of all ranks, so that statistics,
-filters and decisions are the same everywhere. In a single process, every collective is the
-identity.
+SPMD: every rank runs the same recipe on the same configuration. Each rank does its share of the
+expensive work (rollouts, scoring, gradients) and receives the results of all ranks. Therefore
+statistics, filters and decisions are the same on all ranks. In a single process, every collective
+returns its input.
 
-Nothing is pickled: results are sent as JSON or tensors. Every wait has a limit, the timeout of the
-process group.
+Nothing is pickled: results are sent as JSON or tensors. The timeout of the process group limits
+every wait.
 """
 
 import gc
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The rank of this process and the number of ranks."""
+    """The rank of this process and the number of ranks, with collectives over all ranks."""
 
     rank: int = 0
     size: int = 1
@@ -63,7 +63,7 @@ class World:
         if self.size == 1:
             return work(list(items))
         keys = [by(item) if by else index for index, item in enumerate(items)]
-        # Keys are numbered in the order of their first item, which is the same on every rank.
+        # Number the keys in the order of their first items, which is the same on every rank.
         turn = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         mine = [
             item
@@ -71,13 +71,13 @@ class World:
             if turn[key] % self.size == self.rank
         ]
         packed = self.gather([pack(result) for result in work(mine)])
-        # Each rank's results are in the order of its items, so they are taken from the front.
+        # Each rank's results are in the order of its items, so take them from the front.
         streams = [iter(results) for results in packed]
         return [unpack(next(streams[turn[key] % self.size])) for key in keys]
 
     def deal(self, lengths: torch.Tensor) -> torch.Tensor:
-        """int64: the indices of this rank's rows. Rows are assigned from longest to shortest in
-        alternating rank order, so that every rank gets nearly the same number of tokens."""
+        """Return the indices of this rank's rows, int64. Rows are assigned from longest to shortest
+        in alternating rank order, so that every rank gets nearly the same number of tokens."""
         if self.size == 1:
             return torch.arange(len(lengths))
         order = torch.argsort(lengths, stable=True, descending=True)
@@ -92,7 +92,7 @@ class World:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         with self._together("exchange results"):
-            # Lengths are exchanged first, since `all_gather` needs equal shapes.
+            # Exchange lengths first, because `all_gather` needs equal shapes.
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
             most = int(torch.cat(sizes).max())
@@ -104,23 +104,23 @@ class World:
         ]
 
     def broadcast(self, find: Callable[[], Result]) -> Result:
-        """Call `find` on rank 0 and return its result (JSON) on every rank; for data from files
-        that may change."""
+        """Call `find` on rank 0 and return its result, a JSON value, on every rank. Ranks that read
+        a changing file themselves could get different results."""
         if self.size == 1:
             return find()
         return self.gather(find() if self.is_main else None)[0]
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, on every rank."""
+        """Return the sum of `tensor` over all ranks, on every rank."""
         return self._reduced(tensor, dist.ReduceOp.SUM)
 
     def all_reduce_sums(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """The sum of each number over all ranks. All ranks have the same names."""
+        """Return the sum of each number over all ranks. The names must be the same on all ranks."""
         values = self.all_reduce_sum(torch.tensor(list(numbers.values()), dtype=torch.float64))
         return dict(zip(numbers, values.tolist(), strict=True))
 
     def all_reduce_max(self, number: int) -> int:
-        """The maximum over all ranks, on every rank."""
+        """Return the maximum of `number` over all ranks, on every rank."""
         return int(self._reduced(torch.tensor([number]), dist.ReduceOp.MAX))
 
     def any(self, flag: bool) -> bool:
@@ -162,15 +162,17 @@ ALONE = World()
 
 
 def current_world() -> World:
-    """The ranks that this process has joined; `ALONE` if it has joined none."""
+    """Return the world that this process has joined; `ALONE` if it has joined none."""
     return World(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
 
 
 @contextmanager
 def joined(device: str, timeout_s: float) -> Iterator[World]:
-    """Join the ranks if torchrun has started this process: gloo on CPUs, NCCL on GPUs (with gloo
-    for CPU tensors). No rank waits for another longer than `timeout_s`. A stop request does not end
-    a single rank: the stages agree on it between two steps.
+    """Join the other ranks if torchrun has started this process; otherwise yield `ALONE`.
+
+    The backend is gloo on CPUs, and NCCL on GPUs (with gloo for CPU tensors). No rank waits for
+    another longer than `timeout_s` seconds. A stop request does not end a single rank: all ranks
+    agree on it between two steps.
 
     Raises ConfigError if `device` names one GPU for all ranks.
     """
@@ -184,8 +186,8 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore[reportPrivateImportUsage]
-    # This module must be imported before the group exists. DDP and FSDP2 would import it later, and
-    # its functions would then hold the group in their default arguments.
+    # Import this module before the group exists. DDP and FSDP2 would import it later, and the
+    # default arguments of its functions would then reference the group.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
@@ -197,14 +199,14 @@ def joined(device: str, timeout_s: float) -> Iterator[World]:
             traceback.clear_frames(stop.__traceback__)  # its frames reference the models
             _leave()
             raise
-        # This is skipped after an error: `_leave` waits for all ranks, and the others may still be
+        # Not called after an error: `_leave` waits for all ranks, and the others may still be
         # running.
         _leave()
 
 
 def _leave() -> None:
-    """Destroy the process group once all ranks are here. First release everything that references
-    it (models in reference cycles, meshes in DTensor's caches), so that its threads end now.
+    """Wait for all ranks, then destroy the process group. First release everything that references
+    the group (models in reference cycles, meshes in DTensor's caches), so that its threads end now.
 
     A gloo thread that releases a tensor while the interpreter exits aborts the process: "terminate
     called without an active exception", pytorch/pytorch#179291 and #190489.

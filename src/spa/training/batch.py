@@ -33,11 +33,11 @@ def batch_episodes(
     """Right-pad episodes into an EpisodeBatch, and shift token-aligned arrays [T] to
     prediction-aligned ones [A]. Raises ValueError if an episode has no tokens.
 
-    tags: all environment tags; an episode's tag id is the index of its tag in this list.
-    turn_scores: put each turn's score on its last sampled token, instead of the sum on the
-    episode's last sampled token. mask_of: bool [T] per episode, replaces the mask of sampled
-    tokens. reader: prepares the episodes' images, for a vision model. `rl_weights` is 1 on every
-    masked token.
+    `tags` lists all environment tags; an episode's tag id is the index of its tag. With
+    `turn_scores`, each turn's score is on the last sampled token of the turn; otherwise their sum
+    is on the last sampled token of the episode. `mask_of` has a mask, bool [T], per episode, which
+    replaces the mask of sampled tokens. `reader` encodes the episodes' images for a vision model.
+    `rl_weights` is 1 on every masked token.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -61,8 +61,8 @@ def batch_episodes(
         turns[row, :n] = index
         logprobs[row, :n] = episode.logprobs
         mask[row, :n] = sampled if mask_of is None else mask_of[row]
-        # The last tokens are found in `sampled`, not in the loss mask: every mask keeps the last
-        # sampled token of a turn.
+        # Every loss mask contains the last sampled token of a turn, so `sampled` determines the
+        # last tokens.
         last = _last_sampled(sampled, index, len(episode.turns))
         ends[row, last] = True
         scores = [turn.score for turn in episode.turns]
@@ -98,9 +98,9 @@ def batch_episodes(
 
 
 def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
-    """Return, per episode, int64 [T]: for each token, the id of the state in which its turn began.
-    Equal states have equal ids, also across episodes. The number of actions left is part of the
-    state, because the possible return depends on it."""
+    """Return, for each token of an episode, the id of the state in which its turn began, as int64
+    [T]. Equal states have equal ids, also across episodes. The number of actions left is part of
+    the state, because the possible return depends on it."""
     known: dict[tuple[str, int], int] = {}
     out = []
     for episode in episodes:
@@ -108,7 +108,7 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
             known.setdefault((turn.state, turn.actions_left), len(known)) for turn in episode.turns
         ]
         assert episode.turn_index is not None
-        # Index -1, of tokens before the first turn, picks the 0 at the end of the list.
+        # Tokens before the first turn have index -1, which selects the 0 at the end of the list.
         out.append(
             np.asarray([*numbers, 0])[episode.turn_index.clip(-1, len(numbers) - 1)].astype(
                 np.int64
@@ -120,10 +120,10 @@ def anchors(episodes: Sequence[Episode]) -> list[np.ndarray]:
 def on_tokens(
     batch: EpisodeBatch, episodes: Sequence[Episode], values_of: Callable[[Episode], np.ndarray]
 ) -> torch.Tensor:
-    """Gather per-token results of episodes, `values_of(episode)` of shape [T], for the tokens in
-    the batch. Returns [B, A]; 0 elsewhere.
+    """Collect per-token results of episodes for the tokens in the batch. `values_of(episode)`
+    returns the results of an episode, [T]. Returns [B, A]; 0 for tokens without a result.
 
-    episodes: all episodes of the step; `batch.episodes` holds indices into them.
+    `episodes` are all episodes of the step, which `batch.episodes` indexes.
     """
     numbers = batch.episodes.tolist()
     # Replayed examples (-1) have no episode.
@@ -132,7 +132,7 @@ def on_tokens(
     out = np.zeros((len(batch), batch.input_ids.shape[1]), dtype=kind)
     for row, number in enumerate(numbers):
         if number >= 0:
-            # In prompts without history a row is one slice of its episode's tokens.
+            # If prompts have no history, a row is a slice of its episode's tokens.
             start = int(batch.starts[row])
             length = int(batch.lengths[row])
             out[row, :length] = values[number][start : start + length]
@@ -148,7 +148,7 @@ def _shifted(rows: Sequence[np.ndarray], width: int) -> torch.Tensor:
 
 
 def _last_sampled(sampled: np.ndarray, turn_index: np.ndarray, turns: int) -> np.ndarray:
-    """int64 [turns]: index of the last sampled token of each turn."""
+    """Return the index of the last sampled token of each turn, int64 [turns]."""
     where = np.flatnonzero(sampled)
     # `turn_index` never decreases, so the last token of turn k comes before the tokens of later
     # turns.
@@ -185,7 +185,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     ends = list[int]()
     for row in range(len(batch)):
         length = int(batch.lengths[row])
-        # Entry a is the turn of token a + 1. The first prompt, of turn -1, belongs to turn 0.
+        # Entry a is the turn of token a + 1. The first prompt has turn -1, but belongs to turn 0.
         index = batch.turns[row, : length - 1].clamp(min=0)
         first = [0, *(int(a) + 1 for a in (index[1:] != index[:-1]).nonzero()[:, 0] + 1)]
         rows += [row] * len(first)
@@ -212,7 +212,7 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     parts["starts"] = parts["starts"] + torch.tensor(starts)
     if batch.truncated is not None:
         parts["truncated"] = parts["truncated"] & last
-    # Later turns become other rows, so each row gets the sum of the rewards from its turn on.
+    # Later turns are in other rows, so each row gets the sum of the rewards from its turn on.
     for new, (row, start) in enumerate(zip(rows, starts, strict=True)):
         where = parts["turn_ends"][new].nonzero()[-1:, 0]
         parts["rewards"][new] = 0.0
@@ -237,9 +237,9 @@ Scores = dict[str, dict[str, list[float]]]
 def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
     """Return the advantages, returns and values of `episodes` per token, for inspection.
 
-    episodes: the episodes that `batch.episodes` indexes, or only the first ones. The number of
-    token t is entry t - 1 of the batch. The first token of a row, which is not predicted, gets 0.
-    Episodes without a row in `batch`, because they were filtered out, are omitted.
+    `episodes` are the episodes that `batch.episodes` indexes, or only the first of them. The values
+    of token t are entry t - 1 of the batch. The first token of a row, which is not predicted, gets
+    0. Episodes that were filtered out, and so have no row in `batch`, are omitted.
     """
     columns = {"advantages": batch.advantages, "returns": batch.returns, "values": batch.values}
     scores: Scores = {}

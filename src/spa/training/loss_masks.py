@@ -1,5 +1,5 @@
-"""Masks of the tokens that carry the policy loss, if these are not all sampled tokens, and masks of
-the tokens in states."""
+"""Masks of the tokens that contribute to the policy loss, if these are not all sampled tokens, and
+masks of the tokens in states."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,9 @@ def loss_masks(
 ) -> list[np.ndarray] | None:
     """Return the loss mask of each episode, bool [T]; None for `sampled`, which needs no mask.
 
-    `answer_only`: see `answer_mask`. `no_states`: see `no_states`. `all_after_system`: every token
-    after the system message, including environment text, as in the original.
+    For `answer_only`, see `answer_mask`; for `no_states`, the function `no_states`.
+    `all_after_system` selects every token after the system message, including environment text, as
+    in the original.
 
     Raises ValueError if an episode has no tokens, or if the mask needs a template and `template` is
     None.
@@ -37,11 +38,12 @@ def loss_masks(
 
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """Mask of the answers, bool [T]. It covers, in each turn, the sampled tokens from the start of
-    the answer block's content to the end of the turn, except a prediction after the answer.
+    """Return the mask of the answers, bool [T]. In each turn, it selects the sampled tokens from
+    the start of the answer block's content to the end of the turn, except a prediction after the
+    answer.
 
     In a turn without exactly one answer block, only the last sampled token is in the mask. The mask
-    always contains this token, because it carries the reward and marks the end of the turn.
+    always contains this token, because it has the reward and marks the end of the turn.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -50,8 +52,8 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
         if not len(where):
             continue
         span = find_block(turn.response_text, "answer")
-        # The mask always contains the last sampled token, which carries the reward and the turn
-        # end.
+        # The mask always contains the last sampled token, which has the reward and marks the end of
+        # the turn.
         mask[where[-1]] = True
         if span is None:
             continue
@@ -66,29 +68,27 @@ def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 
 
 def no_states(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """Mask without the model's states, bool [T]. It covers the sampled tokens outside observation
-    and prediction blocks, and the last sampled token of every turn. The policy loss then does not
-    train the states."""
+    """Return a mask that excludes the model's states from the policy loss, bool [T]. It selects the
+    sampled tokens outside observation and prediction blocks, and the last sampled token of every
+    turn."""
     _, sampled, turn_index = _tokens(episode)
-    # A turn is its prompt and then its response, so its last token is a sampled one.
+    # A turn consists of its prompt and its response, so its last token is a sampled one.
     last = np.append(turn_index[1:] != turn_index[:-1], True)
     return sampled & (~model_state_mask(episode, template) | last)
 
 
 def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """Mask of the states that the environment shows after the first response, bool [T].
+    """Return the mask of the states that the environment shows after the first response, bool [T].
 
-    A state that its message does not contain unchanged (because a template changes text) has no
-    tokens.
+    If a chat template has changed the text of a state, no token of this state is in the mask.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
-    # The first state is left out: no action led to it, so predicting it would mean guessing the
-    # puzzle.
+    # Leave out the first state, because predicting it would mean guessing the puzzle.
     for number, turn in enumerate(episode.turns[1:], start=1):
         where = np.flatnonzero(~sampled & (turn_index == number))
-        # The last occurrence counts, since rules or a reward before the state may contain the same
-        # text.
+        # Search for the last occurrence, because rules or a reward before the state may contain the
+        # same text.
         start = template.decode_response(ids[where]).rfind(turn.state) if turn.state else -1
         if start >= 0:
             span = (start, start + len(turn.state))
@@ -99,11 +99,12 @@ def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
-    """Mask of the states that the model wrote, bool [T]. It covers the sampled tokens inside
-    observation and prediction blocks or, with `right`, only inside correct blocks.
+    """Return the mask of the states that the model wrote, bool [T]. It selects the sampled tokens
+    inside observation and prediction blocks. With `right`, it selects only tokens inside correct
+    blocks.
 
-    With `right`, the prediction of a turn without an executed action is left out: a copy of the
-    state would be correct.
+    With `right`, the prediction of a turn without an executed action is left out, because copying
+    the state would be correct.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)
@@ -135,8 +136,8 @@ def _tokens(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
-    """Index of the first token of the sampled `ids` that covers the character at index `character`
-    of their text."""
+    """Return the index of the first token of the sampled `ids` whose text includes the character at
+    index `character`."""
     if character <= 0:
         return 0
     ends = [end for _, end in token_bounds(ids, template)]
@@ -144,16 +145,16 @@ def token_at(template: ChatTemplate, ids: np.ndarray, character: int) -> int:
 
 
 def after_system(episode: Episode, template: ChatTemplate) -> np.ndarray:
-    """Mask of every token after the system message and the template's opening of the first user
-    message, bool [T]."""
+    """Return the mask of every token after the system message and the template's opening of the
+    first user message, bool [T]."""
     if episode.token_ids is None:
         raise ValueError(
             f"Episode {episode.episode_id} has no tokens; loss masks need episodes that a model "
             "with a tokenizer played"
         )
     system = episode.messages[:1] if episode.messages[0]["role"] == "system" else ()
-    # Two conversations that differ in the user message share the template's opening and the system
-    # message.
+    # Compare with a conversation that has another user message: it shares the system message and
+    # the template's opening.
     other = template.start((*system, {"role": "user", "content": "\x07"}), "")
     same = 0
     while same < len(other) and other[same] == episode.token_ids[same]:

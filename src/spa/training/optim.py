@@ -11,11 +11,11 @@ from spa.distributed.replicas import like
 
 
 class Optimizer:
-    """One or more torch optimizers that step together, with one schedule.
+    """One or more torch optimizers that take their steps together and have the same schedule.
 
     `schedule` maps the number of finished steps of the stage to a factor on each base learning
-    rate. A step of the stage may take several optimizer steps or none, so the caller counts them
-    and calls `at`.
+    rate. A step of the stage may contain several optimizer steps or none, so the caller counts the
+    steps of the stage and calls `at`.
     """
 
     def __init__(
@@ -34,15 +34,14 @@ class Optimizer:
 
     def at(self, finished: int) -> None:
         """Set the learning rates for the step that follows `finished` steps of the stage."""
-        # Rates are computed from the base rates, so that a resumed stage needs no state of the
-        # schedule.
+        # Rates are computed from the base rates, so that a schedule has no state to restore.
         factor = self._schedule(finished)
         for part, rates in zip(self.parts, self._base, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
     def step(self) -> None:
-        """Step every part."""
+        """Take one step with every optimizer."""
         for part in self.parts:
             part.step()
         self.steps += 1
@@ -53,12 +52,12 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every part and the number of optimizer steps."""
+        """Return the state of every optimizer and the number of optimizer steps."""
         return {"steps": self.steps, "parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state from `state_dict`. Its tensors are unsharded; each is sharded like its
-        parameter. Learning rates and the other hyperparameters keep their configured values."""
+        """Load a state from `state_dict` with full tensors, and shard each tensor like its
+        parameter. Learning rates and other hyperparameters keep their configured values."""
         self.steps = int(state["steps"])
         for part, saved in zip(self.parts, state["parts"], strict=True):
             parameters = [parameter for group in part.param_groups for parameter in group["params"]]
@@ -86,8 +85,8 @@ def make_optimizer(
     muon_lr: float = 0.02,
     schedule: Callable[[int], float] = lambda step: 1.0,
 ) -> Optimizer:
-    """Create an optimizer for the trainable parameters. name: `adamw` uses AdamW for all of them;
-    any other name uses Muon for the matrices inside the layers and AdamW for the rest."""
+    """Create an optimizer for the trainable parameters. With the name `adamw`, AdamW updates all of
+    them. With any other name, Muon updates the matrices inside the layers, and AdamW the rest."""
     trained = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     adam: dict[str, Any] = {
         "lr": lr,
@@ -97,15 +96,15 @@ def make_optimizer(
     }
     if name == "adamw":
         return Optimizer([torch.optim.AdamW([p for _, p in trained], **adam)], schedule)
-    # Muon orthogonalises hidden matrices; embeddings and heads stay with AdamW.
+    # Muon orthogonalises the updates of hidden matrices. Embeddings and heads use AdamW.
     matrices = [p for key, p in trained if p.ndim == 2 and "embed" not in key and "head" not in key]
-    # Parameters are compared by identity, since `==` compares the numbers of tensors.
+    # Compare parameters by identity, because `==` compares the elements of tensors.
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in trained if id(p) not in chosen]
     parts: list[torch.optim.Optimizer] = []
     if matrices:
         parts.append(torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay))
-    # With LoRA only matrices are trained.
+    # `rest` is empty with LoRA, which trains only matrices.
     if rest:
         parts.append(torch.optim.AdamW(rest, **adam))
     return Optimizer(parts, schedule)
@@ -116,7 +115,7 @@ def warmup_cosine(total: int, warmup: int, *, floor: float = 0.0) -> Callable[[i
     of the factor to `floor`."""
 
     def factor(step: int) -> float:
-        # From (0 + 1) / warmup on: a first step at rate 0 would be wasted.
+        # The first factor is 1 / warmup, because a first step at rate 0 would be wasted.
         if step < warmup:
             return (step + 1) / warmup
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))

@@ -1,5 +1,5 @@
 """Score tokens with models, and update models. After an out-of-memory error, the same work is
-repeated in micro-batches of half the size."""
+repeated with micro-batches of half the size."""
 
 import gc
 import logging
@@ -68,9 +68,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Attempt:
-    """One attempt at a piece of work. `with attempt as cut` binds `cut` to its micro-batches, each
-    a tensor of row indices. An out-of-memory error inside the block is caught, and its message is
-    stored in `reason`."""
+    """Context of one attempt at a piece of work. `with attempt as cut` binds `cut` to the
+    micro-batches, each a tensor of row indices. An out-of-memory error inside the block is caught,
+    and its message is stored in `reason`."""
 
     def __init__(self, cut: list[torch.Tensor]) -> None:
         self.cut = cut
@@ -103,9 +103,9 @@ def oom_retry(
             with attempt as cut:
                 ...  # start from scratch: discard the results of an aborted attempt
 
-    When memory runs out, the next attempt and all later work use micro-batches of half the size.
+    If memory runs out, the next attempt and all later work use micro-batches of half the size.
     Raises TrainingError if a single row does not fit, or if the work is not `repeatable` because
-    other ranks are waiting in the middle of it.
+    other ranks wait for this rank in the middle of it.
     """
     while True:
         attempt = Attempt(
@@ -114,7 +114,7 @@ def oom_retry(
         yield attempt
         if not attempt.reason:
             return
-        # Inside the block the traceback still references the activations, so they are freed here.
+        # Free the activations here: inside the block, the traceback still references them.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -134,7 +134,7 @@ def oom_retry(
                 "adapters (lora.rank=64), or use shorter episodes or a smaller model. `spa "
                 "doctor --fit CONFIG` estimates the memory needed."
             )
-        # Kept on `part`, so that the next batch starts with a size that fits.
+        # Stored on `part`, so that the next batch starts with a size that fits.
         part.micro_batch_shrink += 1
         log.warning(
             "Out of memory with %d examples per micro-batch; spa halves the micro-batch and "
@@ -146,24 +146,28 @@ def oom_retry(
 
 LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]]
-"""(model, micro-batch) -> (loss, info). `info` holds sums over tokens, which are reported as means,
-and the number of tokens as "tokens". Keys in `OVER_SAMPLED` are sums over the tokens counted as
-"sampled"; keys in `OVER_MINI_BATCHES` are averaged over mini-batches."""
+"""Function (model, micro-batch) -> (loss, info). `info` has sums over tokens, which are reported as
+means, and the number of tokens as "tokens". The keys in `OVER_SAMPLED` are divided by "sampled",
+the number of sampled tokens; those in `OVER_MINI_BATCHES` are averaged over mini-batches."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
 OVER_SAMPLED = ("entropy", "kl_loss")
-"""Metrics summed over all sampled tokens, including those without weight in the policy loss."""
+"""Metrics that are sums over all sampled tokens, including tokens without weight in the policy
+loss."""
 OVER_MINI_BATCHES = ("world_loss", "replay_loss")
 """Losses with their own denominators, averaged over mini-batches."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scorer:
-    """A frozen model that scores tokens. parallel: how the ranks hold the model; by default only
-    this process does. autocast: precision of its forward passes. micro_batch_shrink: how often its
-    micro-batches were halved to fit into memory. without_adapters: score with LoRA adapters
-    switched off, so that a policy serves as its own reference."""
+    """A frozen model that scores tokens.
+
+    `parallel` is the model's replica on this rank; by default, only this process has the model.
+    `autocast` is the precision of forward passes. `micro_batch_shrink` is the number of times that
+    micro-batches were halved to fit into memory. With `without_adapters`, LoRA adapters are
+    switched off, so that a policy can be its own reference.
+    """
 
     model: Any
     parallel: InitVar[Replica | None] = None
@@ -179,7 +183,7 @@ class Scorer:
 @dataclass(slots=True, kw_only=True)
 class Trainable:
     """A model with its optimizer. Steps with a non-finite loss or gradient are skipped and counted.
-    `parallel`: how the ranks hold the model; by default only this process does."""
+    `parallel` is the model's replica on this rank; by default, only this process has the model."""
 
     model: Any
     optimizer: Optimizer
@@ -194,21 +198,23 @@ class Trainable:
         self.replica = parallel or Replica(self.model)
 
     def full_model(self) -> Any:
-        """The model with its full current weights, for engines and checkpoints. Collective: every
-        rank must call it."""
+        """Return the model with its full current weights, for engines and checkpoints. Collective:
+        every rank must call it."""
         return self.replica.full_model()
 
     def state(self) -> dict[str, Any]:
-        """The optimizer's state with full tensors; only rank 0 gets them. Collective: every rank
-        must call it."""
+        """Return the optimizer's state with full tensors, which only rank 0 gets. Collective: every
+        rank must call it."""
         return self.replica.gathered(self.optimizer.state_dict())
 
     def step(self, loss: float) -> Metrics:
-        """Clip the gradient, step and drop the gradient; skip the step if the loss or the gradient
-        is not finite. `loss` is the sum over all ranks, so that all ranks make the same decision.
-        It is checked as well, because a non-finite loss can have a finite gradient (if its tokens
-        are clipped or masked). Raises TrainingError after `MAX_BAD_STEPS` consecutive skipped
-        steps."""
+        """Clip the gradient, take an optimizer step, and drop the gradient. The step is skipped if
+        the loss or the gradient is not finite.
+
+        `loss` is the sum over all ranks, so that all ranks make the same decision. It is checked in
+        addition to the gradient, because a non-finite loss can have a finite gradient if its tokens
+        are clipped or masked. Raises TrainingError after `MAX_BAD_STEPS` consecutive skipped steps.
+        """
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # The total norm over all shards, before clipping.
         norm = norm_of(nn.utils.clip_grad_norm_(trained, self.grad_clip))
@@ -243,9 +249,9 @@ def update(
     rate.
 
     `loss_fn(model, micro_batch)` returns the micro-batch's contribution to a loss that is a sum
-    over the whole mini-batch. So the gradient does not depend on how the mini-batch is split into
-    micro-batches and ranks. Dropout is off: ratios and clipped values compare with scores computed
-    without dropout, and SFT is reproducible.
+    over the whole mini-batch. Therefore the gradient does not depend on the division of the
+    mini-batch into micro-batches and ranks. Dropout is off, because PPO compares new log-probs and
+    values with those of forward passes without dropout, and because SFT should be reproducible.
     """
     replica = part.replica
     world = replica.world
@@ -257,7 +263,7 @@ def update(
     packed = packs_rows(part.model)
     for mini in mini_batches:
         mine = world.deal(mini.lengths)
-        # The shortest row, for passes that only keep the ranks in step.
+        # The shortest row, for extra passes that keep the ranks in step.
         dummy = mini.lengths.argmin()[None]
         sums: dict[str, float] = {}
         # Attempts after the first use smaller micro-batches, because memory ran out.
@@ -267,7 +273,7 @@ def update(
             # An aborted attempt may have left the gradients of some of its rows.
             part.optimizer.zero_grad()
             sums = defaultdict(float)
-            loss = None  # frees a graph that was too large
+            loss = None  # free the graph of an aborted attempt
             with attempt as cut:
                 passes = list(
                     replica.passes([mine[picked] for picked in cut], dummy, backward=True)
@@ -281,7 +287,8 @@ def update(
                         loss, info = replica.forward(
                             loss_fn, micro_batch, last=number == len(passes)
                         )
-                    # The loss is a sum over all ranks, but the ranks average their gradients.
+                    # DDP and FSDP average gradients over the ranks, but the loss is a sum over all
+                    # ranks.
                     (loss * (counts * world.size)).backward()
                     for name, value in {"loss": loss, **info}.items():
                         sums[name] += float(value.detach()) * counts
@@ -293,8 +300,8 @@ def update(
 
 
 def _means(totals: Mapping[str, float], steps: int) -> Metrics:
-    """Turn sums over tokens into means, each over its own unit: tokens, sampled tokens or
-    mini-batches."""
+    """Convert sums to means over tokens, sampled tokens or mini-batches, depending on the
+    metric."""
     count = max(1, steps)
     tokens = max(1.0, totals.get("tokens", 0.0))
     sampled = max(1.0, totals.get("sampled", tokens))
@@ -321,8 +328,8 @@ def mini_batch(
     batch: PPOBatch, rows: torch.Tensor, mode: LossAggMode, *, horizon: int | None = None
 ) -> MiniBatch:
     """Select the rows of one optimizer step, and normalize their loss weights over the whole
-    mini-batch. There are three separate denominators: for the policy loss, for the cross-entropy on
-    played episodes, and for the cross-entropy on replayed examples."""
+    mini-batch. The policy loss, the cross-entropy on played episodes and the cross-entropy on
+    replayed examples have separate denominators."""
     mini = select(batch, rows)
     played = mini.played[:, None]
     known = torch.where(
@@ -410,10 +417,10 @@ def score_last_values(
     part: Scorer | Trainable, batch: TokenBatch, micro: MicroBatching, device: torch.device
 ) -> torch.Tensor:
     """Compute the critic's value after the last token of each row. Returns float32 [B] on the CPU."""
-    # The critic gives the value before each token, so one more padding token gives the value after
-    # the last token.
+    # The critic returns the value before each token, so add a padding token to get the value after
+    # the last one.
     ids = nn.functional.pad(batch.input_ids, (0, 1))
-    # True only for the token after the last one of each row: column a belongs to token a + 1.
+    # True only for the token after the last one of each row. Column a belongs to token a + 1.
     ends = nn.functional.one_hot(batch.lengths - 1, batch.input_ids.shape[1]).bool()
     longer = TokenBatch(input_ids=ids, lengths=batch.lengths + 1, mask=ends, images=batch.images)
     return score_values(part, longer, micro, device).sum(dim=1)
@@ -447,7 +454,8 @@ def _score(
     out = torch.zeros(batch.mask.shape, dtype=torch.float32)
     for rows, values in forward_passes(scorer, batch, micro, device, forward):
         out[rows, : values.shape[1]] = values.float().cpu()
-    # Each rank has filled in its rows and left 0 elsewhere, so the sum holds the whole batch.
+    # Each rank has filled in its own rows and left 0 elsewhere, so the sum is the result for the
+    # whole batch.
     scores = scorer.replica.world.all_reduce_sum(out)
     if not torch.isfinite(scores).all():
         raise TrainingError(
@@ -468,10 +476,13 @@ def plan_mini_batches(
     shuffle: bool,
     generator: torch.Generator,
 ) -> list[torch.Tensor]:
-    """Return the row indices of each mini-batch, epoch after epoch. An epoch has `count`
-    mini-batches or, if `count` is None, the smallest number with at most `size` rows each. Their
-    sizes are nearly equal, because a small remainder would otherwise get an optimizer step as large
-    as the others. The order of the rows is random; with `shuffle`, each epoch has a new order."""
+    """Return the row indices of each mini-batch, epoch after epoch.
+
+    An epoch has `count` mini-batches or, if `count` is None, the smallest number of mini-batches
+    with at most `size` rows each. Their sizes are nearly equal: otherwise, a small remainder would
+    get an optimizer step as large as the others. The order of the rows is random; with `shuffle`,
+    each epoch has a new order.
+    """
     order = torch.randperm(rows, generator=generator)
     parts = count_mini_batches(rows, size=size, count=count)
     plan: list[torch.Tensor] = []
@@ -483,5 +494,6 @@ def plan_mini_batches(
 
 
 def count_mini_batches(rows: int, *, size: int | None, count: int | None) -> int:
-    """Number of mini-batches per epoch that `plan_mini_batches` makes from `rows` rows."""
+    """Return the number of mini-batches per epoch that `plan_mini_batches` makes from `rows`
+    rows."""
     return min(count, rows) if count else -(-rows // (size or rows))
