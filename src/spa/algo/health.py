@@ -2,8 +2,8 @@
 learns.
 
 Guards and `Health` are immutable: `guard.observe(...)` returns the guard after one more step. Its
-`reason` is None, or a warning or the reason to stop. Checkpoints store the guards, so a resumed run
-gives the same warnings as an uninterrupted one.
+`reason` is None unless there is something to warn about. Checkpoints store the guards, so a resumed
+run gives the same warnings as an uninterrupted one.
 """
 
 import math

@@ -361,8 +361,8 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     """Select the environment's tokens after the turns with the least certain answers (PaW's
     selection, reconstructed). Returns bool `[B, A]`.
 
-    The least certain answers are those whose tokens have the highest mean entropy. `share` of all
-    turns are chosen, but at least one.
+    The least certain answers are those whose tokens have the highest mean entropy. The fraction
+    `share` of turns is chosen, but at least one turn.
 
     Args:
         entropy: `[B, A]`, entropy of the policy at each predicted token.
