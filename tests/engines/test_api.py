@@ -68,65 +68,49 @@ def test_a_response_arrives_without_its_prefill_and_nothing_but_the_messages_is_
 
 
 @pytest.mark.parametrize(
-    ("response", "expected"),
+    ("text", "reasoning", "expected"),
     [
+        ("<think>a</think><answer>b</answer>", "", "a</think><answer>b</answer>"),
+        ("\n <think>a</think>", "", "a</think>"),
+        ("Sure: <think>a</think>", "", "a</think>"),
+        ("a</think><answer>b</answer>", "", "a</think><answer>b</answer>"),
+        ("<answer>b</answer>", "a", "a</think><answer>b</answer>"),
+        ("<think>x</think>", "a", "x</think>"),
         (
-            ApiResponse(text="<think>a</think><answer>b</answer>", finish_reason="stop"),
-            "a</think><answer>b</answer>",
-        ),
-        (ApiResponse(text="\n <think>a</think>", finish_reason="stop"), "a</think>"),
-        (ApiResponse(text="Sure: <think>a</think>", finish_reason="stop"), "a</think>"),
-        (
-            ApiResponse(text="a</think><answer>b</answer>", finish_reason="stop"),
-            "a</think><answer>b</answer>",
-        ),
-        (
-            ApiResponse(text="<answer>b</answer>", finish_reason="stop", reasoning="a"),
-            "a</think><answer>b</answer>",
-        ),
-        (ApiResponse(text="<think>x</think>", finish_reason="stop", reasoning="a"), "x</think>"),
-        (
-            ApiResponse(
-                text="<answer>b</answer>",
-                finish_reason="stop",
-                reasoning="I write <think>.</think><answer>Up",
-            ),
+            "<answer>b</answer>",
+            "I write <think>.</think><answer>Up",
             "I write [think].[/think][answer]Up</think><answer>b</answer>",
         ),
         (
-            ApiResponse(
-                text="<answer>b</answer>",
-                finish_reason="stop",
-                reasoning="<observation>s</observation>",
-            ),
+            "<answer>b</answer>",
+            "<observation>s</observation>",
             "<observation>s</observation></think><answer>b</answer>",
         ),
-        (ApiResponse(text="", finish_reason="length"), ""),
+        ("", "", ""),
         (
-            ApiResponse(
-                text="<think>the rules</think>\n\n<think>a</think><answer>b</answer>",
-                finish_reason="stop",
-            ),
+            "<think>own</think>\n\n<think>a</think><answer>b</answer>",
+            "",
             "a</think><answer>b</answer>",
         ),
         (
-            ApiResponse(
-                text="I write <think>.</think><answer>x</answer>. Now.</think> Here: <think>a"
-                "</think><answer>b</answer>",
-                finish_reason="stop",
-            ),
+            "<think>I should write <observation> first.</think>\n\n<think><observation>a</observation>",
+            "",
+            "<observation>a</observation>",
+        ),
+        (
+            "I write <think>.</think><answer>x</answer>. Now.</think> Here: <think>a</think><answer>b</answer>",
+            "",
             "a</think><answer>b</answer>",
         ),
         (
-            ApiResponse(
-                text="<think>a</think><answer>b</answer><think>c</think><answer>d</answer>",
-                finish_reason="stop",
-            ),
+            "<think>a</think><answer>b</answer><think>c</think><answer>d</answer>",
+            "",
             "a</think><answer>b</answer><think>c</think><answer>d</answer>",
         ),
     ],
 )
-def test_the_prefill_is_there_once_whatever_the_response_has(response, expected):
+def test_the_prefill_is_there_once_whatever_the_response_has(text, reasoning, expected):
+    response = ApiResponse(text=text, finish_reason="stop", reasoning=reasoning)
     assert without_prefill(response, "<think>") == expected
 
 
@@ -137,20 +121,17 @@ def test_an_answer_alone_follows_the_models_own_reasoning():
     )
 
 
-def test_settings_of_the_entry_win():
-    kwargs = {"temperature": 0, "max_completion_tokens": 512}
+def test_settings_of_the_entry_win_and_null_leaves_a_field_out():
     with Server() as server:
-        engine(server, generation_kwargs=kwargs).generate([prompt()], SAMPLING)
-    body = server.requests[0]["body"]
-    assert (body["temperature"], body["max_completion_tokens"]) == (0, 512)
-    assert "max_tokens" not in body
-
-
-def test_null_leaves_a_field_out():
-    kwargs = {"temperature": None, "max_tokens": None, "seed": 1}
-    with Server() as server:
-        engine(server, generation_kwargs=kwargs).generate([prompt()], SAMPLING)
-    assert set(server.requests[0]["body"]) == {"model", "messages", "seed"}
+        for kwargs in (
+            {"temperature": 0, "max_completion_tokens": 512},
+            {"temperature": None, "max_tokens": None, "seed": 1},
+        ):
+            engine(server, generation_kwargs=kwargs).generate([prompt()], SAMPLING)
+    own, bare = (request["body"] for request in server.requests)
+    assert (own["temperature"], own["max_completion_tokens"]) == (0, 512)
+    assert "max_tokens" not in own
+    assert set(bare) == {"model", "messages", "seed"}
 
 
 def test_the_system_message_can_begin_the_users(tmp_path):
@@ -163,18 +144,15 @@ def test_the_system_message_can_begin_the_users(tmp_path):
     assert [message["role"] for message in separate] == ["system", "user"]
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [failing(429, **SOON), failing(500, **SOON), failing(503, message="<html>", **SOON), cut_off],
-    ids=["429", "500", "503", "cut-off"],
-)
-def test_limits_server_errors_and_broken_connections_are_asked_again(trouble):
-    with Server([trouble, trouble]) as server:
-        player = engine(server)
-        [completion] = player.generate([prompt()], SAMPLING)
-    assert completion.text == "go</think><answer>Up</answer>"
-    assert len(server.requests) == 3
-    assert player.usage == {"requests": 1, "prompt_tokens": 11, "completion_tokens": 5}
+def test_limits_server_errors_and_broken_connections_are_asked_again():
+    troubles = [failing(429, **SOON), failing(500, **SOON), cut_off]
+    acts = [act for trouble in troubles for act in (trouble, trouble, good())]
+    with Server(acts) as server:
+        player = engine(server, max_concurrency=1)
+        completions = player.generate([prompt(i) for i in range(3)], SAMPLING)
+    assert [c.text for c in completions] == ["go</think><answer>Up</answer>"] * 3
+    assert len(server.requests) == len(acts)
+    assert player.usage == {"requests": 3, "prompt_tokens": 33, "completion_tokens": 15}
 
 
 def test_a_slow_server_is_asked_again():
@@ -259,18 +237,6 @@ def test_a_refused_request_costs_one_episode(trouble):
     assert len(server.requests) == 3
 
 
-def test_a_response_that_was_cut_at_the_limit_is_kept_as_it_is():
-    with Server([good("<think>on and on", "length")]) as server:
-        [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert (completion.text, completion.finish_reason) == ("on and on", "length")
-
-
-def test_reasoning_beside_the_text_becomes_the_think_block():
-    with Server([good("<answer>Up</answer>", reasoning_content="deep")]) as server:
-        [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert completion.text == "deep</think><answer>Up</answer>"
-
-
 def test_one_request_without_an_answer_does_not_end_the_others():
     with Server([failing(500, **SOON)] * 4) as server:  # the probe, and then three attempts
         player = engine(server, max_concurrency=1, max_retries=2)
@@ -279,35 +245,32 @@ def test_one_request_without_an_answer_does_not_end_the_others():
     assert "500" in completions[0].text
 
 
-@pytest.mark.parametrize(
-    ("name", "finish"),
-    [
-        ("eos", "stop"),
-        ("eos_token", "stop"),
-        ("end_turn", "stop"),
-        ("stop_sequence", "stop"),
-        ("STOP", "stop"),
-        ("a word of its own", "stop"),
-        ("", "stop"),
-        (None, "stop"),
-        ("max_tokens", "length"),
-        ("MAX_TOKENS", "length"),
-    ],
-)
-def test_servers_have_other_names_for_a_response_that_ended(name, finish):
-    with Server([good("<think>a</think>", name)]) as server:
-        [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert (completion.text, completion.finish_reason) == ("a</think>", finish)
+def test_servers_have_several_names_for_a_response_that_ended():
+    stop = ["stop", "eos", "eos_token", "end_turn", "stop_sequence", "STOP", "a word", "", None]
+    length = ["length", "max_tokens", "MAX_TOKENS"]
+    names = [*stop, *length]
+    with Server([good("<think>on and on", name) for name in names]) as server:
+        found = engine(server, max_concurrency=1).generate(
+            [prompt(i) for i in range(len(names))], SAMPLING
+        )
+    assert {c.text for c in found} == {"on and on"}
+    assert [c.finish_reason for c in found] == ["stop"] * len(stop) + ["length"] * len(length)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("x", "content_filter"), ("x", "tool_calls"), ("x", "SAFETY"), ("", None), ("", "aborted")],
-)
-def test_a_text_that_is_not_whole_is_refused(text, name):
-    with Server([good(), good(text, name)]) as server:
-        _, completion = engine(server, max_concurrency=1).generate([prompt(0), prompt(1)], SAMPLING)
-    assert completion.finish_reason == "error" and repr(str(name)) in completion.text
+def test_a_text_that_is_not_whole_is_refused():
+    answers = [
+        ("x", "content_filter"),
+        ("x", "tool_calls"),
+        ("x", "SAFETY"),
+        ("", None),
+        ("", "aborted"),
+    ]
+    with Server([good(), *(good(*answer) for answer in answers)]) as server:
+        _, *found = engine(server, max_concurrency=1).generate(
+            [prompt(i) for i in range(len(answers) + 1)], SAMPLING
+        )
+    for completion, (_, name) in zip(found, answers, strict=True):
+        assert completion.finish_reason == "error" and repr(str(name)) in completion.text
 
 
 PARTS = [
@@ -317,11 +280,14 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("thoughts", [PARTS[0], {"type": "thinking", "thinking": "deep"}])
-def test_a_message_can_be_a_list_of_parts(thoughts):
-    with Server([good([thoughts, *PARTS[1:]])]) as server:
-        [completion] = engine(server).generate([prompt()], SAMPLING)
-    assert completion.text == "deep</think><answer>Up</answer>"
+def test_thoughts_beside_the_text_become_the_think_block():
+    acts = [
+        good([thoughts, *PARTS[1:]])
+        for thoughts in (PARTS[0], {"type": "thinking", "thinking": "deep"})
+    ]
+    with Server([*acts, good("<answer>Up</answer>", reasoning_content="deep")]) as server:
+        found = engine(server, max_concurrency=1).generate([prompt(i) for i in range(3)], SAMPLING)
+    assert [c.text for c in found] == ["deep</think><answer>Up</answer>"] * 3
 
 
 def test_refusals_cost_their_episodes_once_others_were_answered(tmp_path):
@@ -377,33 +343,32 @@ def in_200(error: object) -> Act:
 
 
 RATE_LIMIT = {"message": "slow down", "code": 429}
+ERRORS = [
+    {"error": RATE_LIMIT},
+    [{"error": RATE_LIMIT}],
+    {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
+    {"error": "slow down", "status": "429"},
+    {"object": "error", **RATE_LIMIT},
+    {"choices": [{"finish_reason": "error", "message": {"content": "x"}, "error": RATE_LIMIT}]},
+    {"error": "slow down"},
+]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        {"error": RATE_LIMIT},
-        [{"error": RATE_LIMIT}],
-        {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
-        {"error": "slow down", "status": "429"},
-        {"object": "error", **RATE_LIMIT},
-        {"choices": [{"finish_reason": "error", "message": {"content": "x"}, "error": RATE_LIMIT}]},
-        {"error": "slow down"},
-    ],
-    ids=["code", "list", "word", "text", "object", "choice", "unnamed"],
-)
-def test_an_error_in_a_200_is_tried_again_and_its_words_are_shown(error):
-    with Server([good(), in_200(error)]) as server:
+def test_an_error_in_a_200_is_tried_again_and_its_words_are_shown():
+    acts = [act for error in ERRORS for act in (good(), in_200(error))]
+    with Server(acts) as server:
         player = engine(server, max_concurrency=1)
         player._client = player._client.with_options(max_retries=1)
-        found = player.generate([prompt(0), prompt(1)], SAMPLING)
-    assert [completion.finish_reason for completion in found] == ["stop", "stop"]
-    assert len(server.requests) == 3
-    with Server([good(), in_200(error)]) as server:
-        _, failed = engine(server, max_concurrency=1, max_retries=0).generate(
-            [prompt(0), prompt(1)], SAMPLING
+        # The response to a second attempt is the `good()` that comes before the next error.
+        found = player.generate([prompt(i) for i in range(len(ERRORS) + 1)], SAMPLING)
+    assert {completion.finish_reason for completion in found} == {"stop"}
+    assert len(server.requests) == len(acts) + 1
+    with Server(acts) as server:
+        found = engine(server, max_concurrency=1, max_retries=0).generate(
+            [prompt(i) for i in range(len(acts))], SAMPLING
         )
-    assert failed.finish_reason == "error" and "slow down" in failed.text
+    for failed in found[1::2]:
+        assert failed.finish_reason == "error" and "slow down" in failed.text
 
 
 @pytest.mark.parametrize(
@@ -604,27 +569,26 @@ MISBEHAVIOUR = {
     "too long": failing(400, "maximum context length exceeded"),
     "unknown 400": failing(400, "Input must be shorter, says this server in words of its own"),
     "500": failing(500),
+    "flagged": failing(403, "your input was flagged by our moderation"),
     "redirect": lambda handler: handler.send(302, b"", location="/elsewhere"),
 }
 
 
-@pytest.mark.parametrize("kind", MISBEHAVIOUR)
-def test_a_misbehaving_answer_costs_its_own_episode(kind, tmp_path):
-    with Server(acts=[good(), MISBEHAVIOUR[kind]]) as server:
-        one = engine(
+def test_a_misbehaving_answer_costs_its_own_episode(tmp_path):
+    acts = [act for trouble in MISBEHAVIOUR.values() for act in (good(), trouble)]
+    with Server([*acts, good()]) as server:
+        player = engine(
             server,
             max_retries=0,
             timeout_s=2.0,
             max_concurrency=1,
             store=tmp_path / "responses.jsonl",
         )
-        first, second, third = one.generate([prompt(n) for n in range(3)], SAMPLING)
-    assert (first.finish_reason, second.finish_reason, third.finish_reason) == (
-        "stop",
-        "error",
-        "stop",
-    )
-    assert second.text and KEY not in second.text and len(second.text) < 1000
+        found = player.generate([prompt(n) for n in range(len(acts) + 1)], SAMPLING)
+    assert {completion.finish_reason for completion in found[::2]} == {"stop"}
+    for kind, second in zip(MISBEHAVIOUR, found[1::2], strict=True):
+        assert second.finish_reason == "error", kind
+        assert second.text and KEY not in second.text and len(second.text) < 1000, kind
 
 
 def test_requests_go_through_the_proxy_that_the_system_names(monkeypatch):

@@ -63,16 +63,17 @@ def test_a_world_model_result_records_the_settings_that_were_sent(tmp_path, kwar
     assert recorded == {name: sent[name] for name in recorded}
 
 
-@pytest.mark.parametrize("name", ["api", "mine"])
-def test_goes_on_after_the_server_refused(tmp_path, name):
+def test_goes_on_after_the_server_refused(tmp_path):
     output = tmp_path / "r.json"
     with Server(acts=[good(), good(), *[BAD_KEY] * 8]) as server:
         cfg = config(server, tmp_path)
         with pytest.raises(ModelError, match="2 responses are saved"):
-            evaluate.evaluate_target(cfg, find_target(name), output=output)
+            evaluate.evaluate_target(cfg, find_target("mine"), output=output)
         server.acts = []
         before = len(server.requests)
-        result = evaluate.evaluate_target(cfg, find_target(name), output=output, prices=(1.0, 10.0))
+        result = evaluate.evaluate_target(
+            cfg, find_target("mine"), output=output, prices=(1.0, 10.0)
+        )
         assert len(server.requests) == before + 2
     found = result["tags"]["FrozenLakeNoSlip"]
     assert found["episodes"] == 4 and found["format_rate"] == 1.0
@@ -86,35 +87,14 @@ def test_goes_on_after_the_server_refused(tmp_path, name):
     }
 
 
-def test_reasoning_of_its_own_before_the_format_costs_a_model_nothing(tmp_path):
-    ours = (
-        "<think><observation>I see ice</observation><prediction>more ice</prediction></think>"
-        "<answer>Up</answer>"
-    )
-    rates = []
-    for own in ("", "<think>I should write <observation> first.</think>\n\n"):
-        with Server(text=own + ours) as server:
-            settings = (
-                "ctx_manager.mode=add_worldmodel",
-                "model_info.mine.generation_kwargs.temperature=null",
-            )
-            cfg = config(server, tmp_path / str(len(rates)), *settings)
-            result = evaluate.evaluate_target(
-                cfg, find_target("mine"), output=tmp_path / f"{len(rates)}.json"
-            )
-            assert "temperature" not in server.requests[0]["body"]
-        rates.append(result["tags"]["FrozenLakeNoSlip"]["format_rate"])
-    assert rates == [1.0, 1.0]
-
-
 def test_a_checkpoint_beside_a_model_behind_an_api_is_played_by_its_own_weights(tmp_path):
     with Server() as server:
-        cfg = config(server, tmp_path)
+        cfg = config(server, tmp_path, "es_manager.val.env_groups=1")
         found = evaluate.evaluate_target(
             cfg, find_target("builtin:tiny"), output=tmp_path / "tiny.json"
         )
         assert server.requests == []
-    assert found["tags"]["FrozenLakeNoSlip"]["episodes"] == 4
+    assert found["tags"]["FrozenLakeNoSlip"]["episodes"] == 1
 
 
 def test_failed_questions_about_the_world_are_no_wrong_predictions(tmp_path):
@@ -156,14 +136,6 @@ def test_a_loaded_model_is_paid_for_as_one_that_is_named(tmp_path):
     assert one.result["usage"]["requests"] == 4
 
 
-def test_a_wrong_key_costs_one_request(tmp_path):
-    with Server(acts=[BAD_KEY] * 8) as server:
-        cfg = config(server, tmp_path, "model_config.max_concurrency=8")
-        with pytest.raises(ModelError, match="wrong, has expired"):
-            evaluate.evaluate_target(cfg, find_target("api"), output=tmp_path / "r.json")
-        assert len(server.requests) == 1
-
-
 def test_a_failed_first_request_moves_no_earlier_result(tmp_path):
     def files() -> dict[str, bytes]:
         found = (path for path in tmp_path.rglob("*") if path.is_file())
@@ -194,6 +166,7 @@ def test_what_was_sent_and_what_came_from_earlier_is_told_once(tmp_path, monkeyp
         (tmp_path / "my_api.yaml").write_text(
             "defaults: [evaluate_api_llm]\n"
             "model_config: {model_name: mine, max_concurrency: 1}\n"
+            "es_manager: {val: {env_configs: {tags: [FrozenLakeNoSlip], n_groups: null}}}\n"
             "model_info:\n"
             f"  mine: {{provider_name: custom, model_name: m, base_url: '{server.address}'}}\n"
         )
@@ -208,8 +181,8 @@ def test_what_was_sent_and_what_came_from_earlier_is_told_once(tmp_path, monkeyp
         assert cli.main(one.split()) == 0
     captured = capsys.readouterr()
     text = " ".join(captured.out.split())
-    assert "api plays 3 puzzles of SimpleSokoban, 1 attempt each" in text
-    assert "api plays 1 puzzle of SimpleSokoban, 2 attempts each" in text
+    assert "api plays 3 puzzles of FrozenLakeNoSlip, 1 attempt each" in text
+    assert "api plays 1 puzzle of FrozenLakeNoSlip, 2 attempts each" in text
     counts = "3 retries, 2 empty responses, 33 input tokens and 15 output tokens"
     assert f"3 requests sent now: {counts}" in text
     assert f"No request sent now, 3 responses from earlier. In all: {counts}" in text
@@ -236,17 +209,8 @@ def test_refused_requests_cost_their_episodes_and_can_be_asked_again(tmp_path):
     assert (again["episodes"], again["errors"]) == (4, 0)
 
 
-def test_a_403_for_one_conversation_costs_its_episode(tmp_path):
-    flagged = failing(403, "your input was flagged by our moderation")
-    with Server(acts=[good(), flagged]) as server:
-        cfg = config(server, tmp_path)
-        found = evaluate.evaluate_target(cfg, find_target("api"), output=tmp_path / "r.json")
-    tag = found["tags"]["FrozenLakeNoSlip"]
-    assert (tag["episodes"], tag["errors"]) == (3, 1)
-
-
 def test_self_play_by_a_model_behind_an_api(tmp_path):
-    """`spa run --stages selfplay` with the same settings: its responses are text, and become examples with the true states."""
+    """Its responses are text, become examples with the true states, and are not asked for twice."""
     response = "<think><observation>I see ice</observation><prediction>more ice</prediction></think><answer>Up || Left</answer>"
     with Server(text=response) as server:
         overrides = [
@@ -272,6 +236,11 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
             stages=("selfplay",),
         )
         folder = selfplay.run_self_play(cfg, directory=tmp_path / "data")
+        asked = len(server.requests)
+        selfplay.run_self_play(cfg, directory=tmp_path / "data")
+        assert len(server.requests) == asked  # everything came from the kept responses
+    stored = (tmp_path / "run" / "api_responses.jsonl").read_text().splitlines()
+    assert len(stored) == asked
     examples = [
         example
         for name in ("wm_train", "wm_val")
@@ -279,7 +248,9 @@ def test_self_play_by_a_model_behind_an_api(tmp_path):
     ]
     assert len(server.requests) == len(examples) == 2
     assert all(
-        "player (P) is at" in example.response and "I see ice" not in example.response
+        "player (P) is at" in example.response
+        and "I see ice" not in example.response
+        and example.predicted == "more ice"
         for example in examples
     )
 

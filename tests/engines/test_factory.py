@@ -1,9 +1,8 @@
 import ast
 import inspect
-import json
 
 import pytest
-from api_server import Server, good
+from api_server import Server
 
 from spa.config import check
 from spa.config.load import load_config
@@ -11,22 +10,8 @@ from spa.engines.factory import engine_kind, engines, make_engine
 from spa.errors import ConfigError
 from spa.plugins import plugins
 from spa.policies.scripted import ScriptedEngine
-from spa.recipes import selfplay
-from spa.worldmodel.sft_files import read_examples
 from spa_engines import api
 from spa_engines.api import ApiEngine
-
-SMALL = [
-    "trainer.device=cpu",
-    "generate.num_batches=1",
-    "es_manager.train.env_groups=2",
-    "es_manager.train.group_size=2",
-    "es_manager.train.env_configs.n_groups=[2]",
-    "ppo_mini_batch_size=1",
-    "es_manager.val.env_groups=1",
-    "es_manager.val.env_configs.n_groups=[1]",
-    "agent_proxy.max_turn=2",
-]
 
 
 def api_config(server: Server, tmp_path, *overrides: str):
@@ -42,12 +27,6 @@ def api_config(server: Server, tmp_path, *overrides: str):
     )
 
 
-def test_random_play_needs_no_model_and_no_template():
-    engine = make_engine(load_config("base"), "random")
-    assert isinstance(engine, ScriptedEngine)
-    assert engine.template is None
-
-
 def test_a_name_of_model_info_is_an_api_model_and_any_other_name_the_chosen_one(tmp_path):
     with Server() as server:
         cfg = api_config(server, tmp_path)
@@ -55,30 +34,14 @@ def test_a_name_of_model_info_is_an_api_model_and_any_other_name_the_chosen_one(
             engine = make_engine(cfg, name)
             assert isinstance(engine, ApiEngine)
             assert engine.address == server.address
-        assert isinstance(make_engine(load_config("base"), "random"), ScriptedEngine)
+    random = make_engine(load_config("base"), "random")
+    assert isinstance(random, ScriptedEngine) and random.template is None
 
 
 def test_an_unknown_api_model_is_named():
     cfg = load_config("base", ["actor_rollout_ref.rollout.name=openai"])
     with pytest.raises(ConfigError, match="evaluate_api_llm"):
         make_engine(cfg, "gpt-9")
-
-
-def test_self_play_with_an_api_model_writes_data_and_goes_on_after_a_stop(tmp_path):
-    response = "<think><observation>a</observation>go<prediction>b</prediction></think><answer>Up || Left</answer>"
-    with Server() as server:
-        server.acts = [good(response)] * 100
-        cfg = api_config(server, tmp_path, *SMALL)
-        out = selfplay.run_self_play(cfg)
-        asked = len(server.requests)
-        examples = read_examples(out / "wm_train.parquet")
-        selfplay.run_self_play(cfg)
-        assert len(server.requests) == asked  # everything came from the kept responses
-    assert examples
-    assert all(example.predicted == "b" for example in examples)
-    stored = (tmp_path / "run" / "api_responses.jsonl").read_text().splitlines()
-    assert len(stored) == asked
-    assert {"key", "text"} <= set(json.loads(stored[0]))
 
 
 def test_the_configuration_checks_the_names_of_the_engines_that_there_are():

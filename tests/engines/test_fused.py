@@ -5,7 +5,6 @@ import pytest
 import torch
 from helpers.families import small_model
 from test_local_engine import SAMPLING, ending_template, forward_logprobs, prompts
-from transformers import AutoModelForCausalLM
 
 from spa.engines.fused import FusedModel, can_fuse
 from spa.engines.kv_cache import GrowingCache
@@ -28,7 +27,7 @@ def asked_of(model, ids: torch.Tensor, cache, past: int) -> dict:
     }
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
+@pytest.mark.parametrize("name", ["qwen2", "llama3"])
 def test_logits_are_those_of_the_model_while_reading_and_while_writing(name):
     model = small_model(name)
     fused = FusedModel(model, torch.float32)
@@ -66,19 +65,6 @@ def test_bfloat16_sampling_computes_what_autocast_computes():
             for p, c in zip(asked, found, strict=True)
         ]
     assert 0 < np.concatenate(gaps).mean() < 0.02
-
-
-def test_new_weights_are_taken_over():
-    made, model = ending_template("qwen2"), small_model("qwen2")
-    changed = AutoModelForCausalLM.from_config(model.config)
-    changed.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
-    engine = LocalEngine(model, made)
-    engine.load_weights(changed, version=1)
-    fresh = LocalEngine(changed, made)
-    asked = prompts(made, 2)
-    for a, b in zip(engine.generate(asked, SAMPLING), fresh.generate(asked, SAMPLING), strict=True):
-        np.testing.assert_array_equal(a.token_ids, b.token_ids)
-        np.testing.assert_array_equal(a.logprobs, b.logprobs)
 
 
 def test_adapters_are_merged_where_they_are_read_at_all():

@@ -78,16 +78,17 @@ def texts(completions: list[Completion]) -> list[list[int]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
     made, model = ending_template(name), small_model(name)
-    episodes = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
+    engine = LocalEngine(model, made)
+    assert not engine.safe
+    episodes = play(groups(2, 3), engine, made, max_turn=3, max_tokens=10)
     assert {len(episode.turns) for episode in episodes} == {3}
     # of many lengths
     assert len({len(turn.response_text) for episode in episodes for turn in episode.turns}) > 3
     check_episodes(model, episodes)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cached_and_uncached_play_agree(name):
-    made, model = ending_template(name), small_model(name)
+def test_cached_and_uncached_play_agree():
+    made, model = ending_template("qwen2"), small_model("qwen2")
     cached = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
     fresh = play(
         groups(2, 3), LocalEngine(model, made, keep_cache=False), made, max_turn=3, max_tokens=10
@@ -135,10 +136,9 @@ def test_the_prompt_of_a_group_is_read_once(monkeypatch):
     check_against_forward(engine.model, asked, shared)
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
-def test_what_some_prompts_begin_with_alike_is_read_once(name, monkeypatch):
+def test_what_some_prompts_begin_with_alike_is_read_once(monkeypatch):
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
-    made, model = ending_template(name), small_model(name)
+    made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)
     shapes = counting(monkeypatch, engine)
     asked = [
@@ -180,9 +180,8 @@ def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
     assert shared_beginnings([*three, near[1]]) == [(0, 16)] * 4
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama3", "mistral"])
-def test_what_all_prompts_begin_with_may_be_held_once(name, monkeypatch):
-    made, model = ending_template(name), small_model(name)
+def test_what_all_prompts_begin_with_may_be_held_once(monkeypatch):
+    made, model = ending_template("qwen2"), small_model("qwen2")
     usual = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
     found = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
@@ -261,9 +260,8 @@ def test_finished_rows_leave_the_batch(monkeypatch):
     assert sizes[-1] < 9
 
 
-@pytest.mark.parametrize("name", ["qwen2", "mistral"])
-def test_draws_belong_to_the_row_and_not_to_the_batch(name):
-    made, model = ending_template(name), small_model(name)
+def test_draws_belong_to_the_row_and_not_to_the_batch():
+    made, model = ending_template("qwen2"), small_model("qwen2")
     asked = prompts(made, 8)
     together = LocalEngine(model, made).generate(asked, SAMPLING)
     alone = [LocalEngine(model, made).generate([prompt], SAMPLING)[0] for prompt in asked]
@@ -272,14 +270,6 @@ def test_draws_belong_to_the_row_and_not_to_the_batch(name):
     assert texts(together) == texts(alone) == texts(reversed_) == texts(by_threes)
     other = LocalEngine(model, made).generate([replace(asked[0], seed=999)], SAMPLING)
     assert texts(other) != texts(together)[:1]
-
-
-def test_results_come_in_the_order_and_number_of_the_prompts():
-    made, model = ending_template("qwen2"), small_model("qwen2")
-    asked = prompts(made, 7)
-    found = LocalEngine(model, made, max_rows=2).generate(asked, SAMPLING)
-    assert len(found) == 7
-    check_against_forward(model, asked, found)  # each response belongs to its own prompt
     assert LocalEngine(model, made).generate([], SAMPLING) == []
 
 
@@ -479,11 +469,6 @@ def test_an_architecture_that_cannot_be_read_token_by_token_is_refused(name):
         LocalEngine(other_model(name), template("qwen2"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_models_that_attend_to_everything_are_cached(name):
-    assert not LocalEngine(small_model(name), template(name)).safe
-
-
 def test_the_model_goes_back_to_the_mode_it_was_in():
     made, model = template("qwen2"), small_model("qwen2")
     for training in (True, False):
@@ -498,16 +483,6 @@ def test_flash_attention_takes_the_safe_path_where_the_model_is_not_read_by_us()
         # The kernels need a GPU; the engine looks at the name alone.
         model.config._attn_implementation = "flash_attention_2"
         assert LocalEngine(model, template(name)).safe == safe
-
-
-def test_bfloat16_is_close_to_float32():
-    made, model = ending_template("qwen2"), small_model("qwen2")
-    asked = prompts(made, 4)
-    found = LocalEngine(model, made, autocast=torch.bfloat16).generate(asked, SAMPLING)
-    for prompt, completion in zip(asked, found, strict=True):
-        expected = forward_logprobs(model, prompt.token_ids, completion.token_ids)
-        np.testing.assert_allclose(completion.logprobs, expected, atol=0.3)
-        assert np.abs(completion.logprobs - expected).max() > 0  # it did compute in less
 
 
 def test_a_model_whose_numbers_overflow_is_named_and_not_the_learning_rate():

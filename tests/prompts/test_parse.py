@@ -125,29 +125,6 @@ def test_empty_actions_take_no_place():
     assert parse_response(text, mode="base", max_actions=2).actions == ("Left", "Up")
 
 
-plain = st.text(max_size=20).filter(lambda text: not any(marker in text for marker in MARKERS))
-labels = st.lists(
-    plain.map(lambda text: text.replace("|", "").strip()).filter(bool), min_size=1, max_size=5
-)
-
-
-@given(plain, plain, plain, labels, plain)
-def test_what_was_written_in_the_format_is_read_back(
-    observation, thoughts, prediction, actions, after
-):
-    text = (
-        f"<think><observation>{observation}</observation>{thoughts}<prediction>{prediction}</prediction></think>"
-        f"<answer>{'||'.join(actions)}</answer>{after}"
-    )
-    assert parse_response(text, mode="add_worldmodel") == ParsedResponse(
-        think=thoughts.strip(),
-        observation=observation.strip(),
-        prediction=prediction.strip(),
-        actions=tuple(actions),
-        well_formed=True,
-    )
-
-
 @given(hostile, st.sampled_from(["think", "observation", "prediction", "answer"]))
 def test_a_block_is_found_exactly_when_there_is_one(text, tag):
     span = find_block(text, tag)

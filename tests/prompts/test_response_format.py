@@ -5,12 +5,10 @@ from helpers.play import groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spa.envs.registry import make_env
 from spa.formats.blocks import MARKERS
 from spa.formats.plans import plan_sentence
 from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
-from spa.prompts.render import Prompter
 from spa.types import Episode, ParsedResponse
 from spa.worldmodel.accuracy import world_model_metrics
 from spa.worldmodel.examples import episode_examples
@@ -26,14 +24,14 @@ hostile = st.lists(st.sampled_from([*MARKERS, "||", "Left", "\n"]) | plain, max_
 )
 
 
-@given(plain, plain, plain, labels, orders)
+@given(plain, plain, plain, labels, orders, st.sampled_from(["||", " || "]), plain)
 def test_what_was_written_in_a_layout_is_read_back_in_it(
-    observation, thoughts, prediction, actions, order
+    observation, thoughts, prediction, actions, order, between, after
 ):
     text = world_model_response(
-        observation, thoughts, prediction, " || ".join(actions), order=order
+        observation, thoughts, prediction, between.join(actions), order=order
     )
-    assert parse_response(text, mode="add_worldmodel", order=order) == ParsedResponse(
+    assert parse_response(text + after, mode="add_worldmodel", order=order) == ParsedResponse(
         think=thoughts.strip(),
         observation=observation.strip(),
         prediction=None if order == "no_prediction" else prediction.strip(),
@@ -109,17 +107,3 @@ def test_a_plan_is_corrected_to_what_was_executed_and_other_thoughts_stay():
     assert (
         parse_response(example.response, mode="add_worldmodel").think == "The goal is up. I do Up."
     )
-
-
-def test_the_plan_first_prompt_asks_for_the_plan_by_name():
-    env = make_env("frozen_lake")
-    env.reset(seed=1)
-    text = Prompter(mode="add_worldmodel", response_format="plan_first").first_messages(env)[1][
-        "content"
-    ]
-    assert "</observation> I do [your actions]. <prediction>" in text
-
-
-def test_default_trajectories_do_not_mention_the_layout():
-    (episode,) = play(groups(1, 1), random_engine(max_actions=2), mode="add_worldmodel")
-    assert "response_format" not in episode.to_json()

@@ -10,7 +10,6 @@ from spa.prompts.render import SEEDS, Prompter, sample_response
 from spa.recipes.prompters import make_prompter
 
 BASE = load_config("base")
-ORDERS = ("prediction_first", "plan_first", "answer_first", "no_prediction")
 
 
 def sample(tag: str, **settings):
@@ -77,12 +76,6 @@ def test_the_shops_sample_searches_for_what_its_own_request_asks_for():
     assert "Results, page 1" in str(response.prediction)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_sample_has_the_layout_that_is_asked_for(order):
-    response = sample("SimpleSokoban", response_format=order)
-    assert response.well_formed and (response.prediction is None) == (order == "no_prediction")
-
-
 def test_the_sample_response_is_shown_where_the_preset_says_so_and_never_the_first_puzzle():
     for name, shown in (("_2_sokoban", True), ("demo", False)):
         cfg = load_config(name)
@@ -102,21 +95,3 @@ def test_an_instruction_that_shows_the_format_itself_is_not_contradicted_by_a_se
     text = prompter.first_messages(env)[1]["content"]
     # theirs, and the format that is asked
     assert text.count("</observation>") == 2 and "A sample reply" not in text
-
-
-def test_placeholders_stand_in_brackets_and_the_demo_keeps_the_words_its_model_was_trained_on():
-    env = make_env("frozen_lake", {"is_slippery": False, "size": 3})
-    env.reset(seed=0)
-    said = {}
-    for name in ("base", "demo"):
-        cfg = load_config(name)
-        prompter = make_prompter(cfg, cfg.custom_envs["FrozenLakeNoSlip"], "add_worldmodel")
-        said[name] = prompter.first_messages(env)[1]["content"].rpartition("Reply only with ")[2]
-    assert said["base"].startswith(
-        "<think><observation>[the state as it is now]</observation> [your plan] "
-        "<prediction>[the state after your actions]</prediction></think><answer>[actions]</answer> in at most"
-    )
-    assert said["demo"].startswith(
-        "<think><observation>the state as it is now</observation> your plan "
-        "<prediction>the state after your actions</prediction></think><answer>actions</answer> in at most"
-    )

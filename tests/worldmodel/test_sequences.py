@@ -76,6 +76,11 @@ def test_all_of_a_response_carries_loss_with_its_true_states_and_its_end(name):
         assert sequence.mask[-1]
         text = made.tokenizer.decode(sequence.token_ids)
         assert text.count("plan") == turn + 1  # earlier responses are there, without loss
+    for kind in ("states_only", "no_states"):
+        (sequence,) = sequences(examples_of((1,)), name, loss_on=kind)
+        text = trained_text(sequence, name)
+        assert (STATES[1] in text and STATES[2] in text) == (kind == "states_only")
+        assert ("Down" in text and "plan" in text) == (kind == "no_states")
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -114,12 +119,11 @@ def test_merged_turns_hold_the_same_tokens_and_the_loss_of_all_rows(name):
         assert (merged.mask[: len(sequence.mask)] >= sequence.mask).all()
 
 
-@pytest.mark.parametrize("name", ["qwen2", "gemma"])
-def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows(name):
+def test_merged_turns_have_the_loss_and_the_gradient_of_separate_rows():
     def loss_and_gradient(merge: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        model, total = small_model(name), torch.tensor(0.0)
+        model, total = small_model("qwen2"), torch.tensor(0.0)
         for sequence in sequences(
-            [*examples_of(), *examples_of((0, 2), episode="e1")], name, merge=merge
+            [*examples_of(), *examples_of((0, 2), episode="e1")], merge=merge
         ):
             ids = torch.from_numpy(sequence.token_ids.astype(np.int64))[None]
             mask = torch.from_numpy(sequence.mask)[None, 1:]
@@ -169,15 +173,6 @@ def test_states_only_puts_the_loss_on_the_states_and_no_states_on_the_rest():
     assert "(" not in text
     assert "plan 1" in text
     assert "Down</answer>" in text
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["states_only", "no_states"])
-def test_the_state_masks_hold_in_every_family(name, kind):
-    (sequence,) = sequences(examples_of((1,)), name, loss_on=kind)
-    text = trained_text(sequence, name)
-    assert (STATES[1] in text and STATES[2] in text) == (kind == "states_only")
-    assert ("Down" in text and "plan" in text) == (kind == "no_states")
 
 
 @pytest.mark.parametrize("kind", ["response", "states_only", "no_states"])
