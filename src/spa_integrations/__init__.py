@@ -1,2 +1,2 @@
-"""Bridges to games of other libraries, exports of our environments, model conversion, trackers and
-launchers. `spa` imports nothing from this package."""
+"""Integrations with other libraries: their games, exports of our environments, model conversion,
+trackers and launchers. `spa` imports nothing from this package."""

@@ -1,4 +1,4 @@
-"""The command records that pyproject.toml registers. Imports nothing heavy."""
+"""The command records that pyproject.toml registers. Imports no slow module."""
 
 from spa.commands.table import Command
 

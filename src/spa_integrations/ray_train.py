@@ -25,7 +25,8 @@ from spa.run.console import same_verbosity, set_verbosity
 
 
 def launch_on_ray(cfg: Config, job: Job) -> Path:
-    """Run a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers; return its result.
+    """Run a job on `trainer.nnodes` x `trainer.n_gpus_per_node` Ray workers, and return the path of
+    its result.
 
     A worker uses one GPU. With `trainer.device=cpu`, or in a cluster without GPUs, it uses only
     `ray_init.cpus_per_worker` CPUs.
@@ -37,16 +38,16 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
     own = cfg.ray_init
     trainer = cfg.trainer
     count = trainer.nnodes * trainer.n_gpus_per_node
-    # Without an address Ray would join any cluster that has been started on this machine.
+    # Without an address, Ray would join a cluster that happens to run on this machine.
     ray.init(address=own.address or "local", num_cpus=own.num_cpus, ignore_reinit_error=True)
     on_gpu = trainer.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     check_cluster(cfg, ray.cluster_resources(), on_gpu=on_gpu)
-    if job.generate_data:  # here and not in the job, which Ray repeats at every restart
+    if job.generate_data:  # archived here and not in the job, which Ray repeats at every restart
         archive_stages(cfg)
-        # After a worker's restart Ray calls the same job again, which must then resume.
+        # After a worker is lost, Ray runs the same job again, which must then resume.
         job = replace(job, generate_data=None)
-    # This file is unique to the launch and in the shared folder, so that a restarted attempt can
-    # tell that an earlier one has begun.
+    # This file tells a restarted attempt that an earlier one has begun. It is unique to the launch,
+    # and in the shared folder, so that every worker can read it.
     note = Path(trainer.run_dir).absolute() / "ray" / f"begun-{uuid.uuid4().hex}"
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -90,7 +91,7 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
 
 
 def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> None:
-    """Raise ConfigError if a cluster with the resources `there` has no room for the workers."""
+    """Raise ConfigError if the resources `there` of a cluster are not enough for the workers."""
     nodes = cfg.trainer.nnodes
     each = cfg.trainer.n_gpus_per_node
     needed = {
@@ -108,7 +109,8 @@ def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> N
 
 
 def _worker(settings: dict[str, Any]) -> str:
-    """Run one rank in a process group that Ray has set up; return the path of the job's result."""
+    """Run one rank in a process group that Ray has set up, and return the path of the job's
+    result."""
     from ray.train.torch import get_device
 
     # Relative paths in the configuration must mean the same on every machine.
@@ -123,16 +125,17 @@ def _worker(settings: dict[str, Any]) -> str:
 
 
 def attempt(cfg: Config, job: Job, note: Path) -> Path:
-    """Run or resume a job, and return its result.
+    """Run or resume a job, and return the path of its result.
 
-    note: a file shared by all attempts of one launch. If it exists, an earlier attempt has begun,
-    and this one resumes even if the configuration starts from scratch.
+    `note` is a file that all attempts of one launch share. If it exists, an earlier attempt has
+    begun, and this one resumes even if the configuration starts from scratch.
     """
     world = current_world()
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
     with prepared(cfg, job) as cfg:
-        # Written after the checks of `prepared`: an attempt that failed there has not begun.
+        # Written after the checks of `prepared`, because an attempt that fails there counts as not
+        # begun.
         if world.is_main:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
@@ -140,7 +143,7 @@ def attempt(cfg: Config, job: Job, note: Path) -> Path:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of an error that Ray passes on. This line contains the original error."""
+    """Return the last line of an error that Ray passes on, which contains the original error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 

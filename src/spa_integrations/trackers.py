@@ -44,7 +44,8 @@ class TensorBoard:
     def __init__(self, *, directory: Path, start_step: int, **_: Any) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Drops the points of steps that an interrupted run logged and that are now repeated.
+        # Removes the points of steps that an interrupted run has logged, because a resumed run
+        # repeats them.
         purge = start_step + 1 if start_step else None
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
@@ -56,12 +57,12 @@ class TensorBoard:
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
         """Log sample episodes as a table."""
         rows = _table_rows(episodes)
-        # The table omits the long conversations. Each is logged below as a separate text.
+        # The table leaves out the long conversations, which are logged below as separate texts.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
         table = Table(_TABLE[:-1], cells, right=(4, 5))
         self._writer.add_text(f"episodes/{split}", table.markdown(), step)
         for index, row in enumerate(rows):
-            # Markdown does not format indented text.
+            # Indented text is shown unchanged, because Markdown treats it as code.
             indented = "\n".join("    " + line for line in row[-1].splitlines())
             self._writer.add_text(f"episodes/{split}/{index}", indented, step)
 
@@ -71,7 +72,7 @@ class TensorBoard:
 
 
 def _identity(directory: Path) -> str:
-    """Run id of a stage for trackers.
+    """Return the run id of a stage for trackers.
 
     It depends on the folder, so that a resumed stage continues its curves, and on the number of
     archived runs, so that training from scratch starts new curves.

@@ -7,8 +7,8 @@ from spa.run.console import write_out
 
 
 def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `spa data filter` to `parser`; they are those of the original's
-    script."""
+    """Add the arguments of `spa data filter` to `parser`. They are the same as those of the
+    original's script."""
     parser.description = (
         "Keep the examples whose response has a think block before an answer block. The think block "
         "must contain an observation and then a prediction. Write wm_train.parquet and "
@@ -67,7 +67,8 @@ def filter_data(options: argparse.Namespace) -> int:
         options.in_train, options.in_val, options.out_dir, bounds
     ).items():
         dropped = {reason: count for reason, count in sorted(counts.items()) if reason != KEPT}
-        # `counts` includes the kept examples, so its total is the number of examples read.
+        # `counts` includes the kept examples, so its total is the number of all examples in the
+        # input.
         line = f"{options.out_dir / name}: kept {counts[KEPT]} of {counts.total()} examples"
         write_out(f"{line} (dropped: {by_reason(dropped)})\n" if dropped else f"{line}\n")
     return 0

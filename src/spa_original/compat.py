@@ -1,10 +1,9 @@
-"""Compatibility with the original recipe: supported, mapped and refused scripts, environment
-variables, presets and configuration keys (`original_keys.json`, with the original's values per
-file).
+"""Compatibility with the original recipe: tables of its scripts, environment variables, presets and
+configuration keys. The table of keys is `original_keys.json`, which also has the original's values.
 
-A key of the table is `supported`, `mapped` to another, `ignored` (accepted without effect) or
-`refused` (an error unless its value is the original's own). The page `original-keys.md` of the
-documentation shows these tables.
+A key is `supported`, `mapped` to another, `ignored` (accepted without effect) or `refused` (an
+error unless it has one of the original's values). The page `original-keys.md` of the documentation
+shows these tables.
 """
 
 import functools
@@ -27,9 +26,9 @@ Status = Literal["supported", "mapped", "ignored", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class OriginalKey:
-    """A configuration key of the original. files: its value in each file that sets it."""
+    """A configuration key of the original."""
 
-    files: Mapping[str, Any]
+    files: Mapping[str, Any]  # file of the original -> value that it sets
     status: Status
     note: str = ""
     to: str = ""  # for a mapped key: its name in spa
@@ -141,14 +140,14 @@ PRESETS = (
 # Values of the original's RENDER_MODE and `enable_response_mask` -> the values of spa.
 STATE_TEXTS = {"text": "grid", "text_with_coordinates": "grid_and_coords"}
 LOSS_MASKS = {True: "sampled", False: "all_after_system"}
-# Maximum number of ignored keys named in one warning.
+# Maximum number of ignored keys that one warning names.
 MOST_NAMES = 12
 
 
 @functools.cache
 def original_keys() -> dict[str, OriginalKey]:
-    """Every key of the original by its dotted path in spa; keys of `sft_trainer` begin with
-    `sft.`."""
+    """Return every key of the original by its dotted path in spa. Keys of the original's
+    `sft_trainer` begin with `sft.`."""
     text = (
         resources.files("spa_original").joinpath("original_keys.json").read_text(encoding="utf-8")
     )
@@ -163,14 +162,14 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     """Remove the original's keys from the resolved `tree`, in place. Mapped keys are renamed,
     refused ones are added to `problems`.
 
-    written: the keys set by overrides, in order; if both a mapped key and its new name are set, the
-    last one counts. Returns the warnings to print.
+    `written` are the keys that overrides set, in order. If overrides set both a mapped key and its
+    new name, the later one counts. Returns the warnings to print.
     """
     order = {key: place for place, key in enumerate(written)}
 
     def outdone(key: str, to: str) -> bool:
-        # If both keys were given, the later one counts, as if one key had been given twice. A key
-        # from a file has position -1, so that an override of the other key takes precedence.
+        # If overrides set both keys, the later one counts, as if one key had been set twice. A key
+        # from a file has position -1, so an override of the other key takes precedence.
         return order.get(to, -1) > order.get(key, -1)
 
     if outdone("render_mode", "state_text"):
@@ -226,15 +225,15 @@ def _renamed(tree: dict[str, Any], key: str, value: Any, to: str, problems: Prob
 
 
 def _put(tree: dict[str, Any], key: str, value: Any, to: str, own: Any) -> list[str]:
-    """Set the key `to` to `own`. value: the value of `key`, for the warning. Returns a warning if
-    the value of `to` changes, else an empty list."""
+    """Set the key `to` to `own`. `value` is the value of the original's `key`, for the warning.
+    Returns a warning if the value of `to` changes, else an empty list."""
     *parents, last = to.split(".")
     node = tree
     for parent in parents:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             return []  # the schema reports this problem
-    # The new key already has this value, so a warning would not help.
+    # No warning is needed if the new key already has this value.
     if node.get(last) == own:
         return []
     node[last] = own
@@ -256,7 +255,7 @@ def one_model(tree: dict[str, Any]) -> list[str]:
     if _has(tree, policy):
         section = tree["actor_rollout_ref"]["model"]
         path = section["path"]
-        # The key is kept, because other keys of a file may refer to it.
+        # The key is not removed, because other keys of a file may refer to it.
         section["path"] = "${model_path}"
         if path not in (None, "${model_path}", tree.get("model_path")):
             tree["model_path"] = path
@@ -295,16 +294,17 @@ ORIGINAL_VARIABLES = {
     "BT_NUM": "5",
     "BASE_DIR": "checkpoints",
 }
-"""Variables that the original's scripts set before reading its files, with their values for PPO."""
+"""Variables that the original's scripts set before they read configuration files, with the values
+of its PPO script."""
 
 # Matches `${oc.env:MODE}`, but not `${oc.env:MODE,base}`, which has a default.
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def with_variables(node: Any, notes: list[str]) -> Any:
-    """Give references to the original's environment variables in `node`, such as `${oc.env:MODE}`,
-    the values of its PPO script as defaults. Adds a note to `notes` for each variable that is not
-    set."""
+    """Add defaults to references in `node` to the original's environment variables, such as
+    `${oc.env:MODE}`. The defaults are the values of its PPO script. Adds a note to `notes` for each
+    variable that is not set."""
     if isinstance(node, dict):
         return {name: with_variables(value, notes) for name, value in node.items()}
     if isinstance(node, list):
@@ -321,8 +321,8 @@ def _with_default(match: re.Match[str], notes: list[str]) -> str:
     if name not in ORIGINAL_VARIABLES:
         return match[0]
     value = ORIGINAL_VARIABLES[name]
-    # Let OmegaConf decide, since it resolves the reference later: a variable set to "" counts as
-    # set.
+    # OmegaConf decides whether the variable is set, because it also resolves the reference later.
+    # For example, a variable with the value "" counts as set.
     if OmegaConf.create({"value": f"${{oc.env:{name},null}}"}).value is None:
         note = (
             f"the environment variable {name} is not set; spa uses {value}, the value of the original PPO "

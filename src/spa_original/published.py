@@ -1,4 +1,5 @@
-"""Find the original's published checkpoints and data sets, by name or in its users' folders."""
+"""Recognize the original's published checkpoints by name, and find data and checkpoint folders that
+its scripts have written."""
 
 import re
 from pathlib import Path
@@ -17,14 +18,14 @@ _PUBLISHED = re.compile(
 
 
 def data_folders(cfg: Config) -> list[Path]:
-    """The original's data folders for the tags of this configuration, newest first:
+    """Return the original's data folders for the tags of this configuration, newest first, such as
     `sftdata/_2_sokoban-…`."""
     return _folders(cfg, "sftdata", "")
 
 
 def checkpoint_folders(cfg: Config) -> list[Path]:
-    """The original's checkpoint folders for the tags of this configuration, newest first:
-    `sftckpt/checkpoints_2_sokoban-…`."""
+    """Return the original's checkpoint folders for the tags of this configuration, newest first,
+    such as `sftckpt/checkpoints_2_sokoban-…`."""
     return _folders(cfg, "sftckpt", "checkpoints")
 
 
@@ -39,8 +40,8 @@ def _folders(cfg: Config, parent: str, prefix: str) -> list[Path]:
 
 
 def model_notes(name: str) -> list[str]:
-    """Return a warning if `name` is one of the original's published checkpoints, because their
-    prompts are worded differently from spa's; else an empty list."""
+    """Return a warning if `name` is one of the original's published checkpoints, because spa words
+    its prompts differently; otherwise an empty list."""
     if not _PUBLISHED.search(name):
         return []
     return [

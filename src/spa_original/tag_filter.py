@@ -1,8 +1,9 @@
-"""The stand-alone filter for world-model data: keep examples whose response has the state blocks.
+"""The stand-alone filter for world-model data, which keeps examples whose response has the state
+blocks.
 
-It works on any file that SFT reads, including published ones, and keeps all columns. It checks only
-structure, leniently and in any letter case, like the original's `sft/filter_sft_by_tag.py`;
-relabelling applies the strict format.
+It works on any file that SFT reads, including published ones, and keeps all columns. Like the
+original's `sft/filter_sft_by_tag.py`, it checks only the structure, leniently and in any letter
+case. The strict format is checked during relabelling.
 """
 
 import json
@@ -32,12 +33,12 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Options of the filter. min_len, max_len: inclusive bounds on the response's length in
-    characters; None sets no bound. dedup: drop duplicate examples."""
+    """Options of the filter."""
 
+    # inclusive bounds on the length of the response in characters; None: no bound
     min_len: int | None = None
     max_len: int | None = None
-    dedup: bool = True
+    dedup: bool = True  # drop duplicate examples
 
     def __post_init__(self) -> None:
         low = self.min_len or 0
@@ -52,11 +53,11 @@ class FilterOptions:
 def filter_files(
     in_train: Path, in_val: Path, out_dir: Path, options: FilterOptions
 ) -> dict[str, Counter[str]]:
-    """Filter both files into `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
+    """Filter both files, and write `out_dir/wm_train.parquet` and `out_dir/wm_val.parquet`.
 
-    Returns, for each output file name, the number of examples by verdict: `KEPT` or the reason for
-    dropping. Both inputs are read before anything is written, so that they may be in `out_dir`.
-    Raises DataError for unusable files.
+    Returns, for each output file name, the number of examples by verdict, which is `KEPT` or the
+    reason for dropping. Both inputs are read before anything is written, so that they may be in
+    `out_dir`. Raises DataError for unusable files.
     """
     results = {}
     for name, path in (("wm_train.parquet", in_train), ("wm_val.parquet", in_val)):
@@ -70,15 +71,15 @@ def filter_files(
 def filter_table(
     table: pa.Table, options: FilterOptions, layout: Sequence[str] = LAYOUTS[0]
 ) -> tuple[pa.Table, Counter[str]]:
-    """The examples of `table` that pass, and the count of every verdict. The first of equal
-    examples is kept. In a chat, the last message is checked."""
+    """Return the examples of `table` that pass, and the number of examples by verdict. Of equal
+    examples, only the first is kept. In a chat, the last message is checked."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
     for record in table.to_pylist():
         prompt, response = split_record(record, layout)
         verdict = check_example(prompt, response, options)
         if verdict == KEPT and options.dedup:
-            # Prompts are lists or JSON strings, and a list cannot be in a set.
+            # Prompts are lists or JSON strings. Lists are converted, because they are not hashable.
             key = (prompt if isinstance(prompt, str) else json.dumps(prompt, default=str), response)
             verdict = DUPLICATE if key in seen else KEPT
             seen.add(key)
@@ -88,7 +89,7 @@ def filter_table(
 
 
 def check_example(prompt: Any, response: Any, options: FilterOptions) -> str:
-    """`KEPT`, or the reason for dropping the example."""
+    """Return `KEPT`, or the reason for dropping the example."""
     if not prompt or (isinstance(prompt, str) and prompt.strip() in ("", "[]")):
         return EMPTY
     if not isinstance(response, str) or not response.strip():
@@ -104,11 +105,11 @@ def check_example(prompt: Any, response: Any, options: FilterOptions) -> str:
 
 
 def check_structure(response: str) -> str:
-    """`KEPT` if a think block starts before an answer block and contains an observation followed by
-    a prediction; otherwise the reason for dropping.
+    """Return `KEPT` if a think block starts before an answer block and contains an observation
+    followed by a prediction. Otherwise return the reason for dropping the response.
 
-    A block is the first opening tag with a closing tag after it, up to the nearest one; later
-    repeats are ignored.
+    A block reaches from the first opening tag to the nearest closing tag after it. Later
+    repetitions are ignored.
     """
     text = response.lower()
     think = _first_block(text, "think")

@@ -1,5 +1,5 @@
-"""Package under whose name verifiers loads spa's games: `vf-eval spa-verifiers`. The code is in
-spa_integrations.export.verifiers."""
+"""The package that the library verifiers imports to load spa's games: `vf-eval spa-verifiers`. The
+code is in `spa_integrations.export.verifiers`."""
 
 from spa_integrations.export.verifiers import ChatHarness, SpaEnv, SpaTaskset
 

@@ -1,1 +1,1 @@
-"""Export of our environments, with their prompts and parser, to other frameworks."""
+"""Exports of our environments, with their prompts and parser, to other frameworks."""

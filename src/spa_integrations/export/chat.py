@@ -1,5 +1,5 @@
-"""Present a game as a chat, for frameworks that keep the conversation themselves: return the first
-messages, then the user message after each response."""
+"""Present a game as a chat, for frameworks that manage the conversation. `GameChat` returns the
+first messages, then the user message after each response."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,12 @@ from spa.types import Message, StopReason, Turn
 
 @dataclass
 class GameChat:
-    """One game at a time, with the prompts, parser, limits and penalties of a training episode.
+    """Plays one game at a time, with the prompts, parser, limits and penalties of a training
+    episode.
 
-    `begin` returns the first messages; `answer` takes a response and returns the next user message,
-    or None when the episode is over. Then `turns`, `stop` and `score` describe the episode, and
-    `fault` is the error of an environment that failed.
+    `begin` returns the first messages. `answer` takes a response and returns the next user message,
+    or None when the episode is over. Then `turns`, `stop` and `score` describe the episode. If the
+    environment failed, `fault` is its error message.
     """
 
     env: TextEnv
@@ -67,9 +68,9 @@ class GameChat:
     def answer(self, response: str) -> str | None:
         """Execute a response, and return the next user message, or None if the episode is over.
 
-        If the environment fails, the episode ends with `StopReason.ERROR`. Raises ValueError if the
-        episode is already over. Other frameworks do not start responses with the prefill, so a
-        missing prefill is prepended, and text before a prefill is dropped.
+        Other frameworks do not begin responses with the prefill. So a missing prefill is prepended,
+        and text before a prefill is dropped. If the environment fails, the episode ends with
+        `StopReason.ERROR`. Raises ValueError if the episode is already over.
         """
         if self.stop is not None:
             raise ValueError("the episode is over. Start a new episode.")
@@ -82,7 +83,7 @@ class GameChat:
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
         try:
-            # One boundary for the turn and the message, since both may fail inside the environment.
+            # The boundary covers the turn and the next message, because both call the environment.
             with boundary("the turn"):
                 turn, ended = take_turn(
                     self.env,
@@ -116,8 +117,9 @@ class GameChat:
 
     @property
     def turn_rewards(self) -> list[float]:
-        """Sum of reward and penalty for each turn. (Messages show the game's own reward.)"""
-        # A reward function may be slow or nondeterministic, so it is called once per turn.
+        """Sum of reward and penalty for each turn, with the configured reward terms. Messages show
+        the game's own reward instead."""
+        # A reward function may be slow or nondeterministic, so it is called only once per turn.
         new = self.turns[len(self._scores) :]
         self._scores += [rewarded(turn, self.rewards).score for turn in new]
         return list(self._scores)
@@ -129,7 +131,8 @@ class GameChat:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The true state before each response and after the last one, for checking predictions."""
+        """True state before each response, and after the last one, for comparison with
+        predictions."""
         return (
             *(turn.target for turn in self.turns),
             *(turn.next_target for turn in self.turns[-1:]),
@@ -143,18 +146,19 @@ def token_episode(
     seed: int,
     noise_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Play an episode on token ids, without retokenizing the conversation, for trainers that need
+    """Play an episode on token ids without retokenizing the conversation, for trainers that need
     ids and a mask.
 
-    generate: samples a continuation of token ids, and returns its ids and log-probs. The result has
-    the columns that a rollout function of TRL returns: `prompt_ids`, `completion_ids`, `logprobs`
-    (0 for tokens of the game) and `env_mask` (1 for sampled tokens). It also has `score`,
-    `success`, `stop` (why the episode ended), `turn_rewards`, `seed` and `noise_seed`. If the
-    environment failed (`stop` is `error`), the mask is all 0, so that nothing is trained on.
+    `generate` samples a continuation of token ids, and returns its ids and log-probs. The result
+    has the columns that a rollout function of TRL returns: `prompt_ids`, `completion_ids`,
+    `logprobs` (0 for tokens of the game) and `env_mask` (1 for sampled tokens). It also has
+    `score`, `success`, `stop` (why the episode ended), `turn_rewards`, `seed` and `noise_seed`. If
+    the environment failed (`stop` is `error`), the mask is all 0, so the episode is not used for
+    training.
     """
     prompt = template.start(chat.begin(seed, noise_seed), chat.prompter.prefill)
     # Token ids are only appended. If the conversation were tokenized again, its ids could differ
-    # from the sampled ids, so that the log-probs would belong to other tokens.
+    # from the sampled ids. Then the log-probs would belong to other tokens.
     ids: list[int] = []
     logprobs: list[float] = []
     mask: list[int] = []
@@ -175,7 +179,7 @@ def token_episode(
         "prompt_ids": prompt,
         "completion_ids": ids,
         "logprobs": logprobs,
-        # An error of the environment says nothing about the policy, so nothing is trained on.
+        # An environment error says nothing about the policy, so the episode is masked completely.
         "env_mask": [0] * len(mask) if chat.stop is StopReason.ERROR else mask,
         "score": chat.score,
         "success": chat.success,
@@ -187,8 +191,8 @@ def token_episode(
 
 
 def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None) -> GameChat:
-    """Create the chat for an environment tag. config: name of a preset, or a YAML file. mode:
-    prompt mode; by default, the configuration's mode for PPO.
+    """Create the chat for an environment tag. `config` is the name of a preset, or a YAML file.
+    `mode` is the prompt mode, by default the one that the configuration sets for PPO.
 
     Raises ConfigError if there is no such tag, if its game has several players, or if its prompts
     have no history.

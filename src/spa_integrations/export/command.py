@@ -9,7 +9,7 @@ from spa.run.console import write_out
 
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env serve`."""
+    """Add the arguments of `spa env serve`."""
     parser.add_argument("tag", metavar="TAG", help="environment tag of the configuration")
     parser.add_argument(
         "--config",
@@ -23,7 +23,8 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C; returns the exit status. Raises ConfigError."""
+    """Serve until Ctrl-C, and return the exit status. Raises ConfigError if OpenEnv is not
+    installed or the environment cannot be served."""
     try:
         import uvicorn
 
@@ -38,6 +39,7 @@ def serve(options: argparse.Namespace) -> int:
         f"OpenEnv clients reach the environment {options.tag} at http://127.0.0.1:{options.port}\n"
     )
     sys.stdout.flush()
-    # 127.0.0.1 only: the server has no password, so anyone who can connect may play.
+    # The server listens only on 127.0.0.1, because it has no password: anyone who can connect may
+    # play.
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
     return 0

@@ -1,5 +1,4 @@
-"""OpenEnv server for our games. `spa env serve TAG` serves a game on this machine to clients of
-OpenEnv.
+"""OpenEnv server for our games, which `spa env serve TAG` starts on this machine.
 
 Source: https://github.com/meta-pytorch/OpenEnv (0.10). An action is the text of a game action
 (`Right`); an observation has the state and its legal actions.
@@ -66,8 +65,8 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         noise_seed: int | None = None,
         **kwargs: Any,
     ) -> GameObservation:
-        """Start the puzzle of `seed`, or of a random seed if it is None. noise_seed: seed of the
-        puzzle's random outcomes."""
+        """Start the puzzle of `seed`, or of a random seed if it is None. `noise_seed` is the seed
+        of random outcomes in the game."""
         self.env.reset(seed=seed, options={} if noise_seed is None else {"noise_seed": noise_seed})
         self.now = GameState(episode_id=episode_id, step_count=0, seed=seed)
         self.over = False
@@ -85,7 +84,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
         info = {"action_is_valid": False, "success": False}
         if known is not None:
             reward, self.over, info = checked_step(self.env.step(known))
-        # A text that is not an action still counts as a step, since the client requested one.
+        # A text that is not an action still counts as a step.
         self.now.step_count += 1
         self.now.score += reward
         return self._seen(
@@ -111,7 +110,7 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 def application(tag: str, config: str = "base") -> Any:
     """Build the ASGI application that serves the game of an environment tag. Raises ConfigError."""
     cfg = load_config(config)
-    make_game(cfg, tag)  # report its errors now, not to the first client
+    make_game(cfg, tag)  # raises its errors now and not when the first client connects
     return create_fastapi_app(
         # Each connection has its own game, because two clients must not play the same one.
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),

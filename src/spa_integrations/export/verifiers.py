@@ -1,5 +1,5 @@
-"""Environment of our games for Prime Intellect's verifiers. It has a taskset of puzzles, a
-simulated user that runs the game, and a plain chat harness.
+"""Our games as an environment of Prime Intellect's verifiers: a taskset of puzzles, an environment
+that runs the game as the user of the chat, and a plain chat harness.
 
 Source: https://github.com/PrimeIntellect-ai/verifiers (0.4, `verifiers.v1`). The package
 `spa_verifiers` exports them under the name that verifiers looks for: `vf-eval spa-verifiers
@@ -20,8 +20,8 @@ from spa_integrations.export.chat import GameChat, make_chat
 
 
 class SpaConfig(vf.TasksetConfig):
-    """Configuration of the taskset. config: a preset or a YAML file that defines environment `tag`.
-    The puzzles have the seeds `first_seed` to `first_seed + puzzles - 1`."""
+    """Configuration of the taskset. `config` is a preset or a YAML file that defines the
+    environment `tag`. The puzzles have the seeds `first_seed` to `first_seed + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"
@@ -52,8 +52,8 @@ class SpaTaskset(vf.Taskset[SpaTask, SpaConfig]):
         chat = make_chat(config.tag, config.config, mode=config.mode)
         for seed in range(config.first_seed, config.first_seed + config.puzzles):
             system, user = chat.begin(seed)
-            # Tasks are sent between processes as data. The receiver makes the game again from tag,
-            # configuration and seed.
+            # Tasks are sent between processes as plain data. The receiver creates the game from
+            # tag, configuration and seed.
             data = SpaData(
                 name=f"{config.tag}#{seed}",
                 prompt=user["content"],
@@ -119,11 +119,11 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
     """
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play one puzzle. Raises EnvFault if its environment fails: then the trace records an
-        error and has no reward."""
+        """Play one puzzle. If its environment fails, raises EnvFault, so that the trace records an
+        error instead of a reward."""
         data: SpaData = task.data  # type: ignore[assignment]
-        # Making a game reads configuration files. A thread keeps this from blocking the other
-        # rollouts.
+        # Creating a game reads configuration files. It runs in a thread, so that it does not block
+        # the other rollouts.
         chat = await asyncio.to_thread(make_chat, data.tag, data.config, mode=data.mode)
         async with agents.player.interaction(task) as interaction:
             # The trace's id is new for every rollout, so rollouts of the same puzzle have different
@@ -135,18 +135,18 @@ class SpaEnv(vf.Env[SpaEnvConfig]):
                 if told is None:
                     break
                 segment = await interaction.turn(told)
-            # Raised instead of recorded, so that the score before the error does not become a
-            # reward.
+            # Raise an error before `record` is called. Otherwise the score before the error would
+            # become a reward.
             if chat.stop is StopReason.ERROR:
                 raise EnvFault(chat.fault)
         record(chat, interaction.trace)
 
 
 def whole_response(segment: vf.Segment) -> str:
-    """The last response of a segment, with its reasoning put back.
+    """Return the last response of a segment, including its reasoning.
 
-    Clients and servers may have moved the reasoning to a separate field. If they found no end of
-    the think block, this field has the whole response.
+    Clients and servers may have moved the reasoning to a separate field. If the think block has no
+    end, that field contains the whole response.
     """
     for message in reversed(segment.messages):
         if message.role == "assistant":

@@ -1,7 +1,7 @@
-"""Unmodified games of other libraries, named `library:task` in a configuration.
+"""Unmodified games of other libraries, which a configuration names as `library:task`.
 
 To integrate a library, add a module here, a record in `spa_integrations.libraries` and an entry
-point in pyproject.toml. A library is imported when one of its tasks is first used.
+point in pyproject.toml. A library is imported only when one of its tasks is first used.
 """
 
 import importlib
@@ -39,7 +39,7 @@ def _own_logging() -> Iterator[None]:
     try:
         yield
     finally:
-        # Restore level and handlers: after a library's basicConfig, every log line of the run would
-        # appear twice.
+        # Restore level and handlers. If the library has called `basicConfig`, every log line of the
+        # run would otherwise appear twice.
         root.setLevel(before[0])
         root.handlers[:] = before[1]

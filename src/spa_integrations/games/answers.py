@@ -32,8 +32,8 @@ FUNCTIONS |= {"sinh", "cosh", "tanh", "erf", "Abs", "Si", "Ci", "Ei", "li"}
 def evaluates(data: type) -> bool:
     """Return whether the module of a dataset's class executes text as Python (with `eval` or
     SymPy's `parse_expr`)."""
-    # The source of the scorer's module decides. A dataset that only compares strings may be given
-    # any answer.
+    # The source code of the scorer's module is searched, because a dataset that only compares
+    # strings can safely get any answer.
     source = inspect.getsource(sys.modules[data.__module__])
     return re.search(r"\beval\(", source) is not None or (
         "parse_expr" in source and "sympy" in source
@@ -48,7 +48,8 @@ def is_harmless(answer: str) -> bool:
         ast.literal_eval(answer)
         return True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        # Names of two or more characters must be known; `2x` is a number and the letter x.
+        # Names of two or more characters must be in FUNCTIONS. In `2x`, only the letter x is a
+        # name.
         words = re.findall(r"[^\W\d]\w*", answer)
         # A formula needs neither `.` before a letter (attribute access) nor `_` (dunder names).
         plain = re.fullmatch(r"[\w\s+\-*/^().,=]*", answer) and not re.search(

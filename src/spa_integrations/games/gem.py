@@ -18,7 +18,7 @@ TRIES = 20  # maximum number of random moves to sample until GEM can read one
 MISREAD = -0.1  # GEM's reward for an action that it cannot read; such an action also ends the game
 # `\boxed{Up}` -> `Up`; a move contains no braces.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
-# Lines around the board that announce it or ask for a move, such as `Enter your guess`.
+# Lines around the board that introduce it or ask for a move, such as `Enter your guess`.
 _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?")
 
 
@@ -26,7 +26,7 @@ class Gem(TextEnv):
     """A game of GEM; further options are passed to `gem.make`. Actions are written without the
     `\\boxed{}` that GEM expects."""
 
-    # `TextEnv.clone` copies these attributes. The others are never changed in place, so copies
+    # `TextEnv.clone` copies these attributes. All others are never changed in place, so clones can
     # share them.
     changes = ("game", "own", "said")
 
@@ -36,8 +36,8 @@ class Gem(TextEnv):
         # The Tower of Hanoi has a single start state.
         self.task, self.own, self.finite_puzzles = task, OwnRandomness(0), "TowerofHanoi" in task
         try:
-            # GEM's games sample from the global generators, so the constructor runs with the game's
-            # own generators.
+            # GEM's games sample from the global generators, so even the constructor runs in the
+            # context of the game's own random state.
             with self.own:
                 self.game: Any = library.make(task, **options)
         except Exception as error:
@@ -61,7 +61,8 @@ class Gem(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset the game to a seed. Random outcomes in the game come from the noise seed."""
+        """Reset the game to the puzzle of a seed. Random outcomes in the game come from the noise
+        seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
         with self.own:
@@ -74,11 +75,12 @@ class Gem(TextEnv):
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample random outcomes from the stream of `noise_seed`."""
+        """Sample all later random outcomes from the stream of `noise_seed`."""
         self.own = OwnRandomness(stream_seed(noise_seed, "gem/noise"))
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a move; a move that GEM cannot read, or one after the end, changes nothing."""
+        """Make a move. A move that GEM cannot read, or one after the end of the game, changes
+        nothing."""
         move = self.to_action(action) if isinstance(action, str) and not self.over else None
         tried = None if move is None else self._tried(str(move))
         before = self.state_text("grid")
@@ -98,10 +100,10 @@ class Gem(TextEnv):
         return self.state_text("grid"), float(reward), bool(ended), bool(cut), info
 
     def _tried(self, move: str) -> tuple[Any, OwnRandomness, tuple[Any, ...]] | None:
-        """Take a move on a copy of the game. Returns the copy, its random generators and GEM's
-        result, or None if GEM cannot read the move."""
-        # GEM ends the game if it cannot read a move. Moves are tried on a copy, so that the game
-        # itself can continue.
+        """Make a move on a copy of the game. Returns the copy, its random state and GEM's result,
+        or None if GEM cannot read the move."""
+        # If GEM cannot read a move, it ends the game. Moves are tried on a copy, so that the
+        # original game can continue.
         game = copy.deepcopy(self.game)
         own = copy.deepcopy(self.own)
         try:
@@ -109,7 +111,7 @@ class Gem(TextEnv):
                 answer = game.step(f"\\boxed{{{move}}}")
         except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
             return None
-        # For a move that it cannot read, GEM ends the game and pays exactly this reward.
+        # If GEM cannot read a move, it ends the game with exactly this reward.
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
@@ -129,7 +131,7 @@ class Gem(TextEnv):
     def random_action(self, rng: Any) -> str:
         """Sample a move that the game can read. Moves come from GEM's own sampler, or imitate the
         prompt's examples."""
-        # After the end, any move is fine, because it is not played.
+        # After the end of the game, any move is returned, because it is not played.
         sampled = (self._sample(rng) for _ in range(TRIES))
         return next((move for move in sampled if self.over or self._tried(move)), self._sample(rng))
 

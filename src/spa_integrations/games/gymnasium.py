@@ -23,13 +23,13 @@ from spa_integrations.games.text import clean, content, require_task
 
 
 class GymnasiumGame(TextEnv):
-    """A Gymnasium environment, named by its id, or by `module:id` if a module has to register it
+    """A Gymnasium environment. Its name is its id, or `module:id` if a module has to register it
     (`my_games:Maze-v0`). Further options are passed to `gymnasium.make`.
 
-    The grid text is the rendering with `render_mode="ansi"`, if the environment supports it; the
-    coordinate text shows the values of the observation. action_names: names of the actions, which
-    Gymnasium only numbers. success: an episode is won if its last reward is positive (`reward`), or
-    if it terminates (`end`). `info["is_success"]` takes precedence.
+    The grid text is the rendering with `render_mode="ansi"`, if the environment supports it. The
+    coordinate text shows the values of the observation. `action_names` are names for the actions,
+    which Gymnasium only numbers. `success` defines a win: the last reward is positive (`reward`),
+    or the episode terminates (`end`). `info["is_success"]` takes precedence.
     """
 
     changes = ("game", "own")
@@ -40,12 +40,14 @@ class GymnasiumGame(TextEnv):
         task = import_task(task)
         require_task("gymnasium", task, gymnasium.registry)
         name = task.rpartition("/")[2].rpartition("-v")[0]
-        # A cliff walk is won when it ends. Every step costs, so even the last reward is negative.
+        # A cliff walk is won when it terminates. Every step has a cost, so even the last reward is
+        # negative.
         success = success or ("end" if name.startswith("CliffWalking") else "reward")
         self.success_is = require_choice(f"gymnasium:{task}", "success", success, ("reward", "end"))
         try:
             self.game: Any = gymnasium.make(task, disable_env_checker=True, **options)
-            # Created twice: only an existing environment tells whether it can render text.
+            # The environment is created a second time if it can render text, which only an instance
+            # tells.
             if "ansi" in self.game.metadata.get("render_modes", ()):
                 self.game = gymnasium.make(
                     task, disable_env_checker=True, **{"render_mode": "ansi", **options}
@@ -78,42 +80,43 @@ class GymnasiumGame(TextEnv):
                 f"{own} has {len(self.names)} names for the action space {actions}. Give one name per action."
             )
         # With text observations, the number of puzzles may be unlimited. With observations of a few
-        # numbers, start states repeat.
+        # numbers, there are only a few start states.
         self.task, self.finite_puzzles = task, not isinstance(self.values, spaces.Text)
         self.observation_space, self.action_space = text_space(), label_space(len(self.names))
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """The ids that are registered with Gymnasium, except our own environments."""
+        """Return the ids that are registered with Gymnasium, except our own environments."""
         return [name for name in gymnasium.registry if not name.startswith("spa/")]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset the environment to a seed. Random outcomes in the episode come from the noise
-        seed."""
+        """Reset the environment to the puzzle of a seed. Random outcomes in the episode come from
+        the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gymnasium/puzzle"))
         with self.own:
             self.seen, self.info = self.game.reset(seed=puzzle)
             self.grid = self._render_grid()
-        # Renewed after the reset: the board depends on the puzzle seed, later outcomes on the noise
-        # seed.
+        # The noise is renewed after the reset, so the board depends on the puzzle seed and later
+        # outcomes on the noise seed.
         self.renew_noise(noise)
         self.over, self.start = False, self.state_text("grid_and_coords")
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample random outcomes from streams of `noise_seed`. This includes outcomes
-        that are sampled from global generators."""
+        """Sample all later random outcomes from streams of `noise_seed`, including outcomes that
+        come from global generators."""
         self.own = OwnRandomness(stream_seed(noise_seed, "gymnasium/global"))
         self.game.unwrapped.np_random = stream(noise_seed, "gymnasium/noise")
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action; an unknown action, or one after the end, changes nothing."""
+        """Take an action. An unknown action, or one after the end of the episode, changes
+        nothing."""
         index = None if self.over else action_index(action, self.names)
-        # The rendering and the values are compared together, because either may change without the
-        # other.
+        # The comparison includes both the rendering and the values, because either may change
+        # without the other.
         before = self.state_text("grid_and_coords")
         reward = 0.0
         ended = self.over
@@ -170,8 +173,8 @@ class GymnasiumGame(TextEnv):
         return rules(self.game.unwrapped, has_grid=bool(self.grid))
 
     def puzzle_text(self) -> str:
-        """The id and the first visible state. Hidden state cannot be read, so it is not
-        included."""
+        """The id and the first visible state. The hidden state is not included, because it cannot
+        be read."""
         return f"{self.task}\n{self.start}"
 
 

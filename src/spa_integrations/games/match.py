@@ -1,5 +1,5 @@
-"""A match of a TextArena game, with its own random generators, moves that are tried on a copy
-first, and an opponent that moves at random."""
+"""A match of a TextArena game against an opponent that moves at random. It has its own random
+state, and tries moves on a copy first."""
 
 import copy
 import re
@@ -11,15 +11,15 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import content, similar
 
 TRIES = 20
-"""Number of moves that a random player samples before it gives up finding a valid one."""
+"""Largest number of moves that a random player samples to find a valid one."""
 LARGE = 500
-"""A container with at least this many entries is taken to be a word list, and shared between copies
-of a game."""
+"""A container with more entries than this is taken to be a word list, which copies of a game
+share."""
 
 
 class Match:
-    """A running game, without TextArena's wrappers. The agent is player 0. over: whether the match
-    has ended; it also ends if the opponent finds no valid move."""
+    """A running game, without TextArena's wrappers. The agent is player 0. `over` is True once the
+    match has ended. It also ends if the opponent finds no valid move."""
 
     def __init__(
         self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int
@@ -32,7 +32,7 @@ class Match:
             while isinstance(self.game, library.Wrapper):
                 self.game = self.game.env
             self.game.reset(num_players=players, seed=seed % 2**31)
-        # `tried` handles wrong moves; TextArena must not end the game for them
+        # `tried` handles invalid moves, so TextArena must not end the game because of them.
         self.game.state.error_allowance = 10**9
         self.prompt, self.chance = self.told("PROMPT"), stream(seed, "textarena/opponent")
 
@@ -41,15 +41,16 @@ class Match:
         return f"{self.prompt}\n{content(self.game.state.game_state)}"
 
     def renew_noise(self, noise: int) -> None:
-        """From now on, sample random outcomes and the opponent's moves from other streams."""
+        """Sample all later random outcomes and moves of the opponent from the streams of
+        `noise`."""
         self.own, self.chance = (
             OwnRandomness(stream_seed(noise, "textarena/noise")),
             stream(noise, "textarena/opponent"),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Match":
-        # Large collections are taken to be word lists that never change, so copies share them:
-        # deepcopy does not copy an object that is in `memo`.
+        # Large collections are taken to be word lists that never change, so copies share them.
+        # `deepcopy` does not copy an object that is in `memo`.
         for value in vars(self.game).values():
             if isinstance(value, list | set | dict) and len(value) > LARGE:
                 memo[id(value)] = value
@@ -60,13 +61,13 @@ class Match:
         return twin
 
     def told(self, *kinds: str, since: int = 0) -> str:
-        """Messages to player 0 of these kinds, starting at index `since`."""
+        """Return the messages to player 0 that are of these kinds, from index `since` on."""
         messages = self.game.state.observations[0][since:]
         return "\n".join(str(text) for _, text, kind in messages if kind_name(kind) in kinds)
 
     def tried(self, move: str) -> "Match | None":
-        """Make a move of the current player on a copy and return it; None if the move is not
-        valid."""
+        """Make a move of the current player on a copy of the match, and return the copy; None if
+        the move is not valid."""
         trial = copy.deepcopy(self)
         state = trial.game.state
         # A move changes the current player, so the mover is stored first.
@@ -97,15 +98,15 @@ class Match:
     def let_opponent_move(self) -> None:
         """Let the opponent make random valid moves until it is the agent's turn."""
         while not self.over and self.game.state.current_player_id != 0:
-            # If none of TRIES moves is valid, the match ends, because the loop might never end
-            # otherwise.
+            # If none of TRIES moves is valid, the match ends. Otherwise the loop might never end.
             self.over = (
                 not any(self.attempt(self.candidate(self.chance)) for _ in range(TRIES))
                 or self.over
             )
 
     def listed(self) -> list[str]:
-        """Legal moves of the current player, if the game's last board lists them."""
+        """Return the legal moves of the current player, if the game's messages list them; the
+        newest list counts."""
         # Newest message first: lists in earlier messages are out of date.
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
             # Some boards list the moves, such as `Available Moves: [0], [4]`; each bracket is one
@@ -125,11 +126,11 @@ class Match:
         return similar(self.examples(), rng)
 
     def examples(self) -> list[str]:
-        """The texts in square brackets in the prompt, which show how moves are written."""
+        """Return the texts in square brackets in the prompt, which show how moves are written."""
         return list(dict.fromkeys(re.findall(r"\[[^\[\]\n|]{1,40}\]", self.prompt))) or ["[1]"]
 
 
 def kind_name(kind: Any) -> str:
-    """Name of a message's kind. Some games use a plain string instead of TextArena's enumeration;
-    it counts as "GAME_MESSAGE"."""
+    """Return the name of a message's kind. Some games use a plain string instead of TextArena's
+    enumeration, which counts as "GAME_MESSAGE"."""
     return getattr(kind, "name", "GAME_MESSAGE")

@@ -106,8 +106,8 @@ class PettingZooGame(TextEnv):
         return self.state_text("grid"), rewards[mover], self.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The board, followed by who is to move or has won. The text is the same for both players
-        and in every mode."""
+        """The board, followed by the player who is to move or has won. The text is the same for
+        both players and in every mode."""
         # [rows, columns, 2]: one plane for each player's pieces, as the first agent sees them.
         board = self.game.observe(self.game.possible_agents[0])["observation"]
         rows = ["".join(MARKS[0 if a else 1 if b else 2] for a, b in row) for row in board]

@@ -14,8 +14,8 @@ class OwnRandomness:
     """Context manager that replaces the states of Python's and NumPy's global generators by a
     game's own states.
 
-    The states start from `seed`, and a deep copy continues the same sequence. Blocks in different
-    threads wait for each other, because the generators belong to the process.
+    The states start from `seed`, and a deep copy continues the same sequence. Only one thread at a
+    time can be inside the context, because all threads share the global generators.
     """
 
     def __init__(self, seed: int) -> None:

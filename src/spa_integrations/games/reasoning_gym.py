@@ -1,7 +1,7 @@
 """Questions of Reasoning Gym, scored by the library: `reasoning_gym:leg_counting`.
 
 Source: https://github.com/open-thought/reasoning-gym . Each seed gives one question. There is no
-world to model, only a question, an answer and a score.
+world to model.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ class ReasoningGym(QuestionGame):
     """One question per episode. The reward is the library's score from 0 to 1; a score of 1 is a
     success.
 
-    retries: number of further answers allowed after an answer that scores less than 1. Other
-    options are passed to the dataset.
+    `retries` is the number of further answers that are allowed after an answer that scores less
+    than 1. Other options are passed to the dataset.
     """
 
     changes = ("own",)
@@ -35,7 +35,7 @@ class ReasoningGym(QuestionGame):
         self.options = options
         self.create = library.create_dataset
         try:
-            # Only the dataset knows its options, so a first question is generated to check them.
+            # Only the dataset can check its options, so a first question is generated here.
             self.question(0)
         except Exception as error:
             raise ConfigError(
@@ -68,14 +68,16 @@ class ReasoningGym(QuestionGame):
         return clean(str(self.entry["question"]))
 
     def _judge(self, answer: str) -> tuple[bool, float]:
-        # A partial score is paid as reward, but only a score of 1 is a success.
+        # A partial score counts as reward, but only a score of 1 is a success.
         score = self.score(answer)
         return score >= 1.0, score
 
     def score(self, answer: str) -> float:
-        """Score an answer with the library. The score is 0 if the library cannot read the answer,
-        or would execute it as code although it is not a plain formula."""
-        # The library's own answers may go beyond plain formulas, such as integrals.
+        """Score an answer with the library. The score is 0 if the library cannot read the answer.
+        It is also 0 if the library would execute the answer as code and it is not a plain
+        formula."""
+        # The library's own answers are always allowed. Some, such as integrals, are not plain
+        # formulas.
         own = (self.entry["answer"], *self.entry.get("metadata", {}).get("valid_answers", ()))
         known = answer.strip() in (str(text).strip() for text in own)
         if evaluates(type(self.data)) and not known and not is_harmless(answer):
@@ -97,7 +99,7 @@ class ReasoningGym(QuestionGame):
     def expert_actions(self, limit: int) -> tuple[str, ...]:
         """The library's own answer, if it can be written as an action and gets a score of 1."""
         answer = str(self.entry["answer"]).strip()
-        # `||` separates actions, so an answer that contains it cannot be written.
+        # `||` separates actions, so an answer that contains it cannot be an action.
         fits = self.to_action(answer) is not None and "||" not in answer and not self._over
         return (answer,)[:limit] if fits and self.score(answer) >= 1.0 else ()
 

@@ -13,16 +13,16 @@ SIDES = ("north", "south", "east", "west")
 
 
 def fact_lines(facts: Iterable[Any]) -> list[str]:
-    """Every fact as `name(argument, …)`, sorted. P is the player, I its inventory."""
+    """Return every fact as `name(argument, …)`, sorted. P is the player, I its inventory."""
     return sorted(
         f"{fact.name}({', '.join(argument.name for argument in fact.arguments)})" for fact in facts
     )
 
 
 def in_sight(facts: Iterable[Any]) -> str:
-    """Describe what the player can see: the room, the things in it and in open containers or on
-    supporters, the exits, and the inventory. Things are listed with their conditions (open, locked,
-    cooked …), in a fixed order."""
+    """Describe what the player can see: the room, the things in it, the exits, and the inventory.
+    This includes things in open containers and on supporters. Things are listed in a fixed order,
+    with their conditions (open, locked, cooked …)."""
     known = [(fact.name, *(argument.name for argument in fact.arguments)) for fact in facts]
     # `at(P, kitchen)` gives the player's room.
     here = next(place for name, who, *place in known if name == "at" and who == "P")[0]
@@ -75,13 +75,13 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
-    """Generate and load a game, cached by its arguments. Callers use shallow copies, whose state
-    `reset` replaces."""
+    """Generate and load a game. The result is cached by the arguments, so callers use shallow
+    copies, whose state `reset` replaces."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed
     infos = library.EnvInfos(facts=True, policy_commands=True, admissible_commands=True)
-    # The generator writes a file, from which the game is loaded. Later the file is not needed.
+    # The generator writes a file, from which the game is loaded. The file is not needed afterwards.
     with OwnRandomness(seed), tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "game.json")
         load_package("textworld", "textworld.challenges").CHALLENGES[task][1](

@@ -53,7 +53,7 @@ def is_small(space: Any) -> bool:
     """Return whether a space's values are text or a few integers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(is_small, space.values() if isinstance(space, spaces.Dict) else space))
-    # Images are integer arrays, too, but are too large to be shown as text.
+    # Images are integer arrays as well, but are too large to be shown as text.
     if isinstance(space, spaces.Box):
         return (
             space.dtype is not None
@@ -66,8 +66,8 @@ def is_small(space: Any) -> bool:
 
 
 def rules(env: Any, *, has_grid: bool) -> str:
-    """The introduction from the environment's docstring, at most 1,500 characters. has_grid: add an
-    explanation of the marks for colours."""
+    """Return the introduction from the environment's docstring, at most 1,500 characters. If
+    `has_grid` is True, an explanation of the marks for colours is added."""
     # Gymnasium's docstrings describe the game first, then its spaces in tables.
     text = re.split(
         r"\n\s*#+ (?:Action|Observation) Space", inspect.getdoc(type(env)) or type(env).__name__

@@ -17,9 +17,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Clean up a library's text so that it can be a state. Removes control characters and white
-    space at line ends and both ends of the text, and puts tags of the response format in round
-    brackets. The result is never empty."""
+    """Clean up a library's text so that it can be used as a state. Removes control characters, and
+    white space at line ends and at both ends of the text. Tags of the response format get round
+    instead of angle brackets. The result is never empty."""
     # Lone surrogates cannot be encoded; they become question marks.
     text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
     text = "\n".join(line.rstrip() for line in text.splitlines())
@@ -27,8 +27,8 @@ def clean(text: str) -> str:
 
 
 def content(value: Any) -> str:
-    """Serialize plain data to text that depends only on its content: mappings and sets are sorted,
-    and other objects are represented by their attributes."""
+    """Serialize data to a text that depends only on its content. Mappings and sets are sorted, and
+    other objects are represented by their attributes."""
     return json.dumps(_plain(value, 0), ensure_ascii=False, sort_keys=True)
 
 
@@ -42,7 +42,8 @@ def _plain(value: Any, depth: int) -> Any:
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in value]
-    # Sorted: the order of a set differs between processes, but the hash of this text must not.
+    # Sets are sorted, because their order differs between processes, but the hash of this text must
+    # not.
     if isinstance(value, set | frozenset):
         return sorted((_plain(item, depth + 1) for item in value), key=str)
     # NumPy arrays and scalars have `tolist`.
@@ -52,8 +53,8 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def similar(forms: list[str], rng: Any) -> str:
-    """Sample a move by replacing the numbers and single capital letters of a random example. rng:
-    NumPy generator."""
+    """Sample a move that imitates a random one of `forms`, with other numbers and single capital
+    letters. `rng` is a NumPy generator."""
     # `[1 2]` is a move; `[row col]` is a placeholder for one.
     forms = [form for form in forms if re.search(r"\d|\b[A-Z]\b", form)] or forms
     form = forms[int(rng.integers(len(forms)))]

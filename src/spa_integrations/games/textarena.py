@@ -19,8 +19,8 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_ta
 class TextArena(TextEnv):
     """A game of TextArena; further options are passed to `textarena.make`.
 
-    know: what a world model should predict: the visible part of a state (`shown`), or the game's
-    full state with hidden parts (`game_state`).
+    `know` selects what a world model should predict: the visible part of a state (`shown`), or the
+    full state with its hidden parts (`game_state`).
     """
 
     changes = ("match",)
@@ -31,7 +31,7 @@ class TextArena(TextEnv):
         self.task = task
         self.know = require_choice(f"textarena:{task}", "know", know, ("shown", "game_state"))
         problems = []
-        # The registry does not say how many players a game needs.
+        # The registry does not contain the number of players, so both numbers are tried.
         for players in (1, 2):
             self.how = (library, task, options, players)
             try:
@@ -44,22 +44,22 @@ class TextArena(TextEnv):
             raise ConfigError(
                 f"env_type 'textarena:{task}' does not start with one or two players ({why}). Choose another game."
             )
-        # A game with the same puzzle for three seeds is taken to have a single start state.
+        # If three seeds give the same puzzle, the game is assumed to have a single start state.
         self.finite_puzzles = len({Match(*self.how, seed=seed).puzzle() for seed in range(3)}) == 1
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """Names of the games. The variants `-train` and `-raw` are left out, because they are the
-        same games in other wrappers."""
+        """Return the names of the games. The variants `-train` and `-raw` are left out, because
+        they are the same games in other wrappers."""
         registry = load_package("textarena", "textarena.envs.registration").ENV_REGISTRY
         return [name for name in registry if not name.endswith(("-train", "-raw"))]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset to the game of a seed. Random outcomes and the opponent's moves come from the noise
-        seed."""
+        """Reset to the game of a seed. Later random outcomes and moves of the opponent come from
+        the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
@@ -70,13 +70,13 @@ class TextArena(TextEnv):
         return self.state_text("grid"), {}
 
     def renew_noise(self, noise_seed: int) -> None:
-        """From now on, sample random outcomes and the opponent's moves from the streams of
+        """Sample all later random outcomes and moves of the opponent from the streams of
         `noise_seed`."""
         self.match.renew_noise(noise_seed)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a move, then let the opponent move. TextArena gives a reward only when the game
-        ends; a reward of at least 1 is a success."""
+        """Make a move, then let the opponent move. TextArena gives a reward only when the game
+        ends. A reward of at least 1 is a success."""
         before = self.state_text("grid")
         seen = len(self.match.game.state.observations[0])
         reward = 0.0
@@ -95,8 +95,8 @@ class TextArena(TextEnv):
         return self.state_text("grid"), reward, self.match.over, False, info
 
     def state_text(self, mode: StateText) -> str:
-        """The last board and the messages since the last move. For games without a board, the whole
-        transcript."""
+        """The last board, and the messages since the last move; for games without a board, the
+        whole transcript."""
         boards = [
             text
             for _, text, kind in self.match.game.state.observations[0]

@@ -1,8 +1,8 @@
 """Generated games of TextWorld, such as `textworld:tw-simple`. They run on TextWorld's own game
 logic, without the Inform interpreter.
 
-Source: https://textworld.readthedocs.io . A state is a set of facts of the simulator. The player is
-shown the facts that it can see.
+Source: https://textworld.readthedocs.io . A state is a set of facts of the simulator, of which
+prompts show those that the player can see.
 """
 
 import argparse
@@ -24,10 +24,11 @@ IDLE = ("examine ", "inventory", "look")
 
 
 class TextWorldGame(TextEnv):
-    """A challenge of TextWorld; other options are its settings (`level`, `goal`, `recipe` …).
+    """A challenge of TextWorld. Further options are settings of the challenge (`level`, `goal`,
+    `recipe` …).
 
-    know: what a world model should predict: the visible part of a state (`shown`), or every fact
-    (`facts`).
+    `know` selects what a world model should predict: the visible part of a state (`shown`), or
+    every fact (`facts`).
     """
 
     def __init__(self, task: str, *, know: str = "shown", **options: Any) -> None:
@@ -76,7 +77,7 @@ class TextWorldGame(TextEnv):
         return self.state_text("grid"), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Execute a command; an inadmissible command changes nothing. Rewards are fractions of the
+        """Execute a command. An inadmissible command changes nothing. Rewards are fractions of the
         highest possible score."""
         before = fact_lines(self.now["facts"])
         reward = 0.0
@@ -137,7 +138,8 @@ class TextWorldGame(TextEnv):
         return self.expert_actions(3) or self.legal_actions()[:3] or ("look",)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The library's commands that win from the current state; they may not be the shortest."""
+        """The library's commands that win from the current state. There may be a shorter
+        solution."""
         return () if self.over else tuple(self.now["policy_commands"] or ())[:limit]
 
     def instruction(self, mode: StateText) -> str:

@@ -1,4 +1,4 @@
-"""`spa model import-gguf`: turn a GGUF file into a model folder."""
+"""`spa model import-gguf`: convert a GGUF file to a model folder."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from spa.run.console import write_out
 
 
 def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa model import-gguf`."""
+    """Add the arguments of `spa model import-gguf`."""
     parser.add_argument(
         "file",
         metavar="FILE",

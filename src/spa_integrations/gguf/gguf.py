@@ -1,5 +1,5 @@
 """Convert GGUF files to model folders with safetensors weights, tokenizer, chat template, and a
-card that names the licence."""
+README that names the licence."""
 
 import hashlib
 import shutil
@@ -20,9 +20,9 @@ MAGIC = b"GGUF"
 SPLITS_DIGITS = frozenset(
     {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 )
-"""Values of `tokenizer.ggml.pre` for pre-tokenizers that split like GPT-2's, but with every digit
-separate. transformers treats them as GPT-2's. Source: llama.cpp, llama-vocab.cpp (`\\p{N}` before
-GPT-2's expression)."""
+"""Values of `tokenizer.ggml.pre` for pre-tokenizers that split like GPT-2's, but also separate
+every digit. transformers treats them like GPT-2's. Source: llama.cpp, llama-vocab.cpp (`\\p{N}`
+before GPT-2's expression)."""
 READ_AS_THEY_ARE = frozenset(
     {"", "default", "gpt-2", "gpt2", "llama-bpe", "llama3", "llama-v3", "qwen2", "tekken"}
 )
@@ -31,14 +31,14 @@ READ_AS_THEY_ARE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Result of an import. parameters: number of parameters. remarks: warnings for the user."""
+    """Result of an import."""
 
     folder: Path
     name: str
     architecture: str
-    parameters: int
+    parameters: int  # number of parameters
     licence: str
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # warnings for the user
 
 
 def import_gguf(file: Path, folder: Path) -> Imported:
@@ -54,7 +54,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         raise ModelError(f"the folder {folder} exists. Choose another folder, or remove {folder}.")
     fields = read_fields(file)
     remarks = []
-    # transformers warns that it dequantizes the weights, which is intended here.
+    # Without this, transformers would warn that it dequantizes the weights, which is intended here.
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
@@ -79,15 +79,15 @@ def import_gguf(file: Path, folder: Path) -> Imported:
     if tokenizer.chat_template is None:
         remarks.append("the GGUF has no chat template. Set actor_rollout_ref.model.chat_template")
     home = folder.resolve()  # `.` has no name
-    # Written next to the target and renamed at the end, so that a crash leaves no incomplete model
-    # that would load.
+    # The model is written next to the target and renamed at the end, so that a crash cannot leave
+    # an incomplete model at the target.
     part = home.with_name(f".{home.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
     (part / "README.md").write_text(card(file, fields), encoding="utf-8")
-    if folder.is_dir():  # filled, not replaced: it may be the working directory
+    if folder.is_dir():  # moved file by file, because the folder may be the working directory
         for made in part.iterdir():
             made.rename(folder / made.name)
         part.rmdir()
@@ -122,8 +122,8 @@ def read_fields(file: Path) -> dict[str, str]:
     """Read the fields `name`, `architecture`, `license` and `pre` (the tokenizer's pre-tokenizer).
     A missing field is "".
 
-    Raises ModelError if the package `gguf` is not installed, or if the file is truncated or only
-    one part of a split model. Also raises it if the model scales rotary positions, because
+    Raises ModelError if the package `gguf` is not installed, or if the file is damaged or only one
+    part of a split model. A model that scales rotary positions is an error as well, because
     transformers does not read the scaling from a GGUF.
     """
     try:
@@ -172,7 +172,7 @@ def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
     """Describe how the model scales rotary positions; "" if it does not. As in llama.cpp, a factor
     without a type means linear scaling."""
     if architecture == "gemma4":
-        return ""  # transformers knows the factors, which are the same for every Gemma 4
+        return ""  # transformers contains the factors, which are the same for every Gemma 4 model
     # Scaling factors per frequency are stored as tensors, not as fields.
     tensors = [
         tensor.name
@@ -201,8 +201,8 @@ def plain_model(file: Path) -> Any:
         **source, dtype=torch.float32, output_loading_info=True
     )
     loaded, info = causal_lm
-    # A GGUF with only adapters or a part of the model loads without an error, but the other weights
-    # are random.
+    # A GGUF with only adapters or a part of the model loads without an error. The missing weights
+    # are then random.
     if info["missing_keys"]:
         raise ModelError(
             f"{file} lacks the weights of {len(info['missing_keys'])} parameters, such as {min(info['missing_keys'])}. "
@@ -212,7 +212,8 @@ def plain_model(file: Path) -> Any:
     # Both keys describe only the GGUF file, which the saved folder does not need.
     for name in ("quantization_config", "_name_or_path"):
         config.__dict__.pop(name, None)
-    # On the meta device the new model needs no memory: `assign` below puts in the loaded weights.
+    # On the meta device, the new model needs no memory. `assign=True` below replaces its weights by
+    # the loaded ones.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict(), assign=True)
@@ -223,7 +224,8 @@ def plain_model(file: Path) -> Any:
 
 
 def split_digits(tokenizer: Any) -> None:
-    """Change the tokenizer, in place, to split off every digit before it applies GPT-2's rule."""
+    """Change the tokenizer, in place, so that it separates every digit before it applies GPT-2's
+    rule."""
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -233,13 +235,14 @@ def split_digits(tokenizer: Any) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 checksum of a file, in hexadecimal."""
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def card(file: Path, fields: dict[str, str]) -> str:
-    """The text of the model folder's README.md. The licence is in the field that the Hub reads."""
+    """Return the text of the model folder's README.md. Its front matter has the licence in the
+    field that the Hub reads."""
     licence = fields["license"]
     head = ["---", f"license: {licence}", "---", ""] if licence else []
     lines = [

@@ -33,8 +33,8 @@ def get_smollm2() -> Imported | None:
     if its checksum is wrong.
     """
     folder = kept_model(NAME)
-    # The import ends by renaming a complete folder, so `config.json` means that the model is
-    # complete. (If an empty folder exists, the files are moved into it one by one.)
+    # The import renames a complete folder at its end, so `config.json` means that the model is
+    # complete. Only if an empty folder exists are the files moved into it one by one.
     if (folder / "config.json").is_file():
         return None
     with tempfile.TemporaryDirectory() as scratch:
@@ -54,10 +54,10 @@ def check_sum(file: Path) -> None:
 
 
 def _from_hub() -> Path | None:
-    hub_logging.set_verbosity_error()  # without a network it would log every attempt
+    hub_logging.set_verbosity_error()  # otherwise it logs every attempt if there is no network
     try:
-        # etag_timeout limits only the first attempt. Without a network, some versions of
-        # huggingface_hub retry with longer limits before they fail.
+        # `etag_timeout` limits only the first attempt. Without a network, some versions of
+        # huggingface_hub try again with longer limits before they fail.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         return None

@@ -8,7 +8,7 @@ from spa.run.console import write_out
 
 
 def push_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `push`."""
+    """Add the arguments of `spa model push` and `spa data push`."""
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="data folder or global_step_N folder of a run"
     )
@@ -49,7 +49,7 @@ def push(options: argparse.Namespace) -> int:
 
 
 def pull_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pull`."""
+    """Add the arguments of `spa model pull` and `spa data pull`."""
     parser.add_argument(
         "name", metavar="OWNER/NAME", help="name of the repository on the Hugging Face Hub"
     )

@@ -38,12 +38,11 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubUpload:
-    """A prepared upload to the Hub. files: path in the repository -> local file. card: text of the
-    README.md."""
+    """A prepared upload to the Hub."""
 
     kind: Kind
-    files: Mapping[str, Path]
-    card: str
+    files: Mapping[str, Path]  # path in the repository -> local file
+    card: str  # text of the README.md
 
     @property
     def size(self) -> int:
@@ -54,10 +53,10 @@ class HubUpload:
 def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """Prepare the upload of a data folder or checkpoint as the repository `name` (owner/name).
 
-    A checkpoint's upload contains the policy with merged adapters, its tokenizer, and on request
-    the critic. It leaves out optimizer states, logs, configurations and separate adapters, which
-    hold paths of this machine. Raises SpaError if there is nothing to share, or if the checkpoint
-    or a source of the card is damaged.
+    The upload of a checkpoint contains the policy with merged adapters, its tokenizer, and on
+    request the critic. Optimizer states are left out. So are logs, configurations and separate
+    adapters, which contain paths of this machine. Raises SpaError if there is nothing to share, or
+    if the checkpoint or a source of the card is damaged.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not the name of a Hub repository. Write OWNER/NAME.")
@@ -90,7 +89,8 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
 
 
 def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | None = None) -> str:
-    """Send an upload to the Hub as one commit; returns its URL. Raises SpaError with a solution."""
+    """Send an upload to the Hub as one commit, and return the URL of the repository. Raises a
+    SpaError that suggests a solution."""
     api = HfApi(endpoint=endpoint)
     with explained(name, upload.kind, _error(upload.kind)):
         # If the repository exists, this push adds a commit to it.
@@ -111,12 +111,12 @@ def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
     """Download the model or dataset `name` into `folder`, and return its kind. If both exist under
     this name, the model is downloaded.
 
-    Raises SpaError with a solution.
+    Raises a SpaError that suggests a solution.
     """
     api = HfApi(endpoint=endpoint)
     with explained(name, "model", ModelError):
         kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
-    # Code of a model is executed only with `trust_remote_code`.
+    # Downloading the code of a model is safe, because it is executed only with `trust_remote_code`.
     patterns = [*FILES, *CODE, "*.md"] if kind == "model" else list(DATA)
     with explained(name, kind, _error(kind)):
         api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
@@ -154,7 +154,7 @@ def data_card(folder: Path, name: str) -> str:
 
 
 def _columns(file: Path) -> str:
-    """Table of a data file's columns with their meanings, as Markdown."""
+    """Return a Markdown table of a data file's columns with their meanings."""
     names = pq.read_schema(file).names
     rows = [(f"`{name}`", COLUMNS[name]) for name in names if name in COLUMNS]
     return f"## Columns\n\n{Table(('column', 'meaning'), rows).markdown()}\n"
@@ -211,7 +211,7 @@ def _card(head: Mapping[str, Any], name: str, text: str, facts: Mapping[str, Any
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """The settings SHOWN of a saved configuration, for a card."""
+    """Return the settings in `SHOWN` from a saved configuration, for a card."""
     config = _parsed(path, yaml.safe_load)
     settings = {}
     for key in SHOWN:
@@ -245,8 +245,8 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Read a file that contains a mapping; {} if it does not exist. Raises DataError if the file is
-    not readable or contains something else, so that the card does not silently omit it."""
+    """Read a file that contains a mapping; {} if it does not exist. Raises DataError if it cannot
+    be parsed or contains something else, so that the card does not silently leave it out."""
     if not path.is_file():
         return {}
     try:
