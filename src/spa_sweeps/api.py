@@ -1,4 +1,5 @@
-"""The function of `spa.api` that compares methods, registered in pyproject.toml."""
+"""The comparison of methods behind `spa.compare`. `pyproject.toml` registers `compare` in the group
+`spa.api`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +19,8 @@ def compare(
     parallel: int | None,
     **options: Any,
 ) -> Path:
-    """Train the methods of a comparison and return its folder; see `spa.api.runs.compare`.
-    `options`: as in `plan_comparison`."""
+    """Train the methods of a comparison, and return the folder of the comparison. The arguments are
+    those of `spa.api.runs.compare`; `options` are passed to `plan_comparison`."""
     tried = sweep or {}
     if not isinstance(tried, Mapping):
         raise ConfigError(
@@ -49,8 +50,8 @@ def plan_comparison(
     output_dir: str | Path | None = None,
     overrides: Overrides = (),
 ) -> Comparison:
-    """Plan the training runs of `compare`. sweep: texts `key=v1,v2`. Raises ConfigError if the
-    arguments contradict each other or do not fit the configuration."""
+    """Plan the training runs of `compare`. Each text of `sweep` has the form `key=v1,v2`. Raises
+    ConfigError if the arguments contradict each other or do not fit the configuration."""
     name = str(config)
     texts = as_texts(overrides)
     if output_dir is not None and not (methods or sweep):

@@ -1,4 +1,4 @@
-"""Budget of a training run: the environment actions, episodes and tokens that it uses."""
+"""Budget of a training run: the number of environment actions, episodes and tokens that it uses."""
 
 from dataclasses import asdict
 
@@ -9,10 +9,10 @@ from spa_sweeps.grid import FOLDERS, TrainingRun
 
 
 def budget(training: TrainingRun) -> dict[int, Budget]:
-    """PPO step -> resources used up to this step, including self-play. Tokens of fine-tuning are
-    not included; see `learnt_tokens`.
+    """Return PPO step -> resources that the run used up to this step, including self-play. Tokens
+    of fine-tuning are not included; see `learnt_tokens`.
 
-    Raises DataError if the summary of a dataset is missing or damaged.
+    Raises DataError if the `summary.json` of a dataset is missing or damaged.
     """
     before = Budget()
     # Self-play runs before PPO, so step 0 already includes its cost. Episodes played during SFT to
@@ -29,8 +29,8 @@ def budget(training: TrainingRun) -> dict[int, Budget]:
 
 
 def learnt_tokens(training: TrainingRun) -> int:
-    """Number of example tokens that the model was trained on, in fine-tuning (over all epochs and
-    rounds) and in PPO's replay."""
+    """Return the number of example tokens on which the model was trained: in fine-tuning, over all
+    epochs and rounds, and in PPO's replay."""
     read = [(own.sft, "train/tokens") for own in training.rounds]
     total = 0.0
     # Replay in PPO also trains on examples, so its tokens count as well.

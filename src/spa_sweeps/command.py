@@ -13,7 +13,7 @@ from spa.commands.arguments import (
 
 
 def compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa compare`."""
+    """Add the arguments of `spa compare`."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     add_settings(parser)
     parser.add_argument(
@@ -64,7 +64,7 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Run a comparison, print its table, and suggest further commands for its folder."""
+    """Run a comparison, print its table, and suggest further commands. Returns the exit status."""
     from spa_sweeps.api import plan_comparison
 
     # The folder is a separate argument: with --methods or --sweep, an override of `trainer.run_dir`
@@ -106,7 +106,7 @@ def compare(options: argparse.Namespace) -> int:
     ]
     if not options.sweep:
         lr = made.cfg.actor_rollout_ref.actor.optim.lr
-        # Rounded to one digit, so that the suggestion is short to type.
+        # The suggested value is rounded to one digit, so that it is short to type.
         sweep = f"actor_rollout_ref.actor.optim.lr={lr:g},{lr / 3:.1g}"
         lines.append(
             f"to compare values of a setting, run: spa compare {options.config} --sweep {sweep}"

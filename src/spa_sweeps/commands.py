@@ -1,4 +1,4 @@
-"""The command `spa compare`, registered in pyproject.toml. Imports nothing heavy."""
+"""The command `spa compare`, registered in pyproject.toml. Imports no slow module."""
 
 from spa.commands.table import Command
 

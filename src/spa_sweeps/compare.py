@@ -1,8 +1,9 @@
 """`spa compare`: train several methods on the same puzzles, and write one summary.
 
 A comparison trains several methods, or one method with the values of a sweep, from one
-configuration. All play the same number of PPO episodes. Methods without self-play then continue
-until they have played as many episodes in total as SPA; this longer training has its own row.
+configuration. All of them play the same number of PPO episodes. Methods without SFT then continue
+until they have played as many episodes in total as SPA. This longer training has its own row in the
+results.
 """
 
 import itertools
@@ -57,32 +58,30 @@ log = logging.getLogger("spa.sweeps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A method with its own settings. longer: whether it continues until it has played as many
-    episodes in total as SPA."""
+    """A method of a comparison, with its own settings."""
 
     name: str
     method: Method
     overrides: tuple[str, ...] = ()
-    longer: bool = False
+    longer: bool = False  # continue until it has played as many episodes in total as SPA
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The methods of a comparison. root: folder of the comparison. reference: name of the method
-    with which the others are compared."""
+    """A planned comparison of methods."""
 
     cfg: Config
-    root: Path
-    arms: dict[str, Arm]
-    reference: str
-    trainings: dict[str, list[TrainingRun]]  # one per seed
-    cache_dirs: list[Path]  # folders in which a stage may be finished already
+    root: Path  # folder of the comparison
+    arms: dict[str, Arm]  # by name
+    reference: str  # name of the method with which the others are compared
+    trainings: dict[str, list[TrainingRun]]  # by method name, one per seed
+    cache_dirs: list[Path]  # folders that may already contain finished stages
 
     @cached_property
     def grid(self) -> Plan:
-        """The stages to run, seed by seed; within a seed, the methods with SFT come first."""
-        # Methods with self-play and SFT come first: their stages run one after another, so they
-        # usually take longest.
+        """The stages to run, seed by seed. Within a seed, methods with SFT come first."""
+        # Methods with self-play and SFT usually take longest, because their stages run one after
+        # the other.
         arms = sorted(self.arms.values(), key=lambda arm: not arm.method.fine_tuned)
         # All methods are trained with one seed before the next seed starts, so that an interrupted
         # comparison has results of every method.
@@ -93,7 +92,8 @@ class Comparison:
 
 
 def _check_places(cfg: Config) -> None:
-    """Raise ConfigError for settings of stage folders or a launcher, which a comparison ignores."""
+    """Raise ConfigError if the configuration sets folders of stages or a launcher, which a
+    comparison cannot use."""
     home = cfg.trainer.run_dir
     for key, value, usual in (
         ("generate.output_dir", cfg.generate.output_dir, None),
@@ -121,8 +121,8 @@ def comparison(
     reference: str,
     seeds: int,
 ) -> Comparison:
-    """Plan the training runs of every method and seed. Reuses finished stages in the run's own
-    folder, and in folders next to it whose names begin with the run's name.
+    """Plan the training runs of every method and seed. Finished stages are reused from the run's
+    own folder, and from folders next to it whose names begin with `<run>-`.
 
     Raises ConfigError if the methods do not fit the configuration, or if `seeds` is below 1.
     """
@@ -153,7 +153,8 @@ def comparison(
     }
     for arm in arms:
         warn_untrained(arm.name, arm.method, trainings[arm.name][0].ppo)
-    # A baseline plays as many additional PPO episodes as the reference plays in self-play.
+    # A baseline that is trained longer plays as many additional PPO episodes as the reference plays
+    # in self-play.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)
     for arm in arms:
@@ -182,8 +183,8 @@ def training_of(
     root: Path,
     more: Sequence[str] = (),
 ) -> TrainingRun:
-    """Training run number `seed` of a method in `folder`. The method's changes override
-    `overrides`, and `more` overrides both."""
+    """Return training run number `seed` of a method, with its stages in `folder`. The method's
+    changes take precedence over `overrides`, and `more` over both."""
     world_model_changes, ppo_changes = chosen.changes
     if chosen.group_size is not None:
         usual = configured(preset, (*overrides, *ppo_changes, *more), seed)
@@ -200,19 +201,20 @@ def training_of(
 
 
 def self_play_batches(cfg: Config) -> int:
-    """Number of self-play batches over all rounds."""
+    """Return the number of self-play batches over all rounds."""
     return cfg.generate.batches_of_all_rounds if source_of(cfg).plays else 0
 
 
 def continued(training: TrainingRun, batches: int) -> TrainingRun:
-    """Extend a training run by one PPO step per batch of self-play (both have equally many
-    episodes), and add a validation at the step where the other methods stop. A learning-rate
-    schedule that spans PPO then spans all of these steps."""
+    """Extend a training run by `batches` PPO steps, since a step has as many episodes as a batch of
+    self-play. Adds a validation at the step where the other methods stop. A learning-rate schedule
+    over all PPO steps also covers the additional ones."""
     if batches == 0:
         return training
     trainer = training.ppo.trainer
     steps = trainer.total_training_steps
-    # At the last step, total episodes are equal. At step `also_test_at`, PPO steps are equal.
+    # At the last step, methods have equally many episodes in total. At step `also_test_at`, they
+    # have equally many PPO steps.
     longer = replace(trainer, total_training_steps=steps + batches, also_test_at=steps)
     return replace(training, ppo=replace(training.ppo, trainer=longer))
 
@@ -228,9 +230,9 @@ def methods_compared(
 ) -> Comparison:
     """Plan `spa compare` for the methods in `compare.arms` and `names`, in the run's own folder.
 
-    only: methods to use instead of `compare.arms`; the comparison is then in a folder next to the
-    run's. root: another folder for the comparison. Raises ConfigError if two methods have the same
-    label.
+    `only` names methods that replace those of `compare.arms`. The comparison is then in a folder
+    next to the run's. `root` is another folder for the comparison. Raises ConfigError if two
+    methods have the same label.
     """
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
@@ -242,15 +244,15 @@ def methods_compared(
             "them one after the other."
         )
     arms = [
-        # A method with a multiple of the steps (`_x11`) is its own baseline and is not trained
-        # longer.
+        # A method with a multiple of the steps (`_x11`) is a baseline in its own right, and is not
+        # trained longer.
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
         for name, one in methods.items()
     ]
     # Without spa, the others are compared with the first method.
     reference = REFERENCE if REFERENCE in methods else arms[0].name
     home = (
-        # Names of many methods would make a folder name that the file system rejects.
+        # The name is cut off, because the file system rejects folder names that are too long.
         beside(cfg, "-".join(["compare", *map(label, only)])[:100])
         if only
         else Path(cfg.trainer.run_dir)
@@ -267,8 +269,9 @@ def values_tried(
     root: Path | None = None,
     seeds: int | None = None,
 ) -> Comparison:
-    """Plan `spa compare --sweep`: train method `name` with every combination of the values of those
-    keys that have several, by default in a folder next to the run's own.
+    """Plan `spa compare --sweep`: train method `name` with every combination of values. The sweep
+    varies those keys in `overrides` that have several values. By default, its folder is next to the
+    run's own.
 
     Raises ConfigError if no key has several values, or if two combinations are the same training
     run.
@@ -280,14 +283,14 @@ def values_tried(
             "no key has several values. Give a key several values, for example "
             "--sweep actor_rollout_ref.actor.optim.lr=1e-4,3e-4."
         )
-    # A key with one value is the same in all methods. The other keys make one method per
-    # combination.
+    # Keys with one value are the same in all training runs. Each combination of the other keys gets
+    # an arm.
     fixed = [text for text, _, values in parsed if len(values) == 1]
     short = {key: short_name(key) for key in tried}
     arms = []
     for values in itertools.product(*tried.values()):
         pairs = list(zip(tried, values, strict=True))
-        # The Python API quotes every string. Names have no quotes.
+        # The Python API quotes every string, and names must have no quotes.
         shown = ",".join(short[key] + "=" + value.strip("'\"") for key, value in pairs)
         arms.append(
             Arm(
@@ -309,7 +312,8 @@ def values_tried(
     seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
-    # If PPO of two combinations is linked to one folder, the two are the same training run.
+    # If the PPO stages of two combinations are linked to the same folder, the two are the same
+    # training run.
     if len({made.grid.links.get(folder, folder) for folder in ppo}) < len(arms):
         raise ConfigError(
             f"some values of {', '.join(tried)} lead to identical training runs. Sweep a key that "
@@ -319,13 +323,13 @@ def values_tried(
 
 
 def beside(cfg: Config, name: str) -> Path:
-    """Path of a folder next to the run's own, named `<run>-<name>`."""
+    """Return the path of a folder next to the run's own, named `<run>-<name>`."""
     home = Path(cfg.trainer.run_dir)
     return home.with_name(f"{home.name}-{name}")
 
 
 def short_name(key: str) -> str:
-    """The shortest suffix of a key that identifies it in the configuration."""
+    """Return the shortest suffix of a key that identifies it in the configuration."""
     parts = key.split(".")
     known = [name for name, _, _ in schema_keys()]
     # The candidates grow from the last part of the key: `lr`, then `optim.lr`, and so on.
@@ -336,13 +340,13 @@ def short_name(key: str) -> str:
 
 
 def starts_again(made: Comparison) -> list[str]:
-    """Describe finished self-play in the run's own folder that cannot be reused, and the settings
-    that changed."""
+    """Describe each finished self-play stage in the run's own folder that cannot be reused, with
+    the settings that changed."""
     lines = []
     home = made.cache_dirs[0]
     for task in made.grid.missing:
-        # A finished stage in the run's own folder is reused if its fingerprint matches. This one
-        # does not match, so a setting or an input file has changed.
+        # A finished stage in the run's own folder would be reused if its fingerprint matched. So a
+        # setting or an input file has changed.
         old = home / task.folder.relative_to(made.root)
         if task.stage == "selfplay" and old != task.folder and recorded_digest(old):
             changed = changed_lines(changes(old, task.fingerprint))
@@ -361,15 +365,14 @@ def run_comparison(
 ) -> dict[str, Any]:
     """Run the missing stages, write summary.json, and return it. Finished work is kept; if
     everything is finished, an unchanged summary is not rewritten."""
-    # Everything below runs under the lock, because two comparisons in one folder would overwrite
-    # each other.
+    # The lock prevents two comparisons in one folder from overwriting each other's files.
     with locked(made.root):
         started = time.monotonic()
         path = made.root / "summary.json"
         old = read_object(made.root / "summary.json")
         fetch_models(one for trainings in made.trainings.values() for one in trainings)
-        # `replace` drops the cached plan: other processes may have finished stages meanwhile, and
-        # models have been fetched.
+        # `replace` drops the cached plan, because other processes may have finished stages, and
+        # models have been downloaded.
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
@@ -378,7 +381,7 @@ def run_comparison(
         for line in starts_again(made):
             log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work, root=made.root)
-        # If nothing was trained, the time counts as 0, so that the summary stays equal and no file
+        # If nothing was trained, the time counts as 0. The summary is then unchanged, and no file
         # is written.
         seconds = time.monotonic() - started if peaks else 0.0
         summary = summarize(

@@ -1,9 +1,9 @@
-"""A grid of training runs that share stages: every stage runs once, on the first free device.
+"""A grid of training runs that share stages. Every stage runs once, on the first free device.
 
-The stages of a training run are in `<method>/{data,sft,ppo}`. If another training run of the grid
-has the same stage (one with the same fingerprint), or a folder in `cache_dirs` has it finished, the
-stage's folder is a link to it. So an interrupted grid resumes, and training runs that differ only
-in PPO share one dataset and one world model.
+The stages of a training run are in `<method>/{data,sft,ppo}`. Two stages are the same if they have
+the same fingerprint. If another training run of the grid has the same stage, or if it is finished
+in one of `cache_dirs`, the stage's folder becomes a link to it. So an interrupted grid can resume,
+and training runs that differ only in PPO share one dataset and one world model.
 """
 
 import logging
@@ -74,20 +74,19 @@ ROWS_ONLY = (
     "coverage",
 )
 """Settings of stage 1 that change only the examples made from self-play, not self-play itself."""
-# Depths at which a folder is searched for finished stages. The deepest layout that is searched is
-# <root>/<model>/<environment>/seed_<n>/<method>/<stage>. Stages of earlier rounds are one level
-# deeper, in round_<n>/, so they are not found in this layout.
+# Depths at which a folder is searched for finished stages. The deepest layout is
+# <root>/<model>/<environment>/seed_<n>/<method>/<stage>. In that layout, stages of earlier rounds
+# are not found, because they are one level deeper, in round_<n>/.
 _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """One training run of a method. folder: contains the stages. world_model: configuration of
-    stages 1 and 2; None if PPO starts from the base model. ppo: configuration of stage 3."""
+    """One training run of a method."""
 
-    folder: Path
-    world_model: Config | None
-    ppo: Config
+    folder: Path  # contains the folders of the stages
+    world_model: Config | None  # configuration of stages 1 and 2; None: PPO from the base model
+    ppo: Config  # configuration of stage 3
 
     @property
     def rounds(self) -> list[Round]:
@@ -98,16 +97,16 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageJob:
-    """One stage to run. round: the stage's round; None for PPO. source: folder of the previous
-    stage; None for the first stage. episodes: folder of a stage with the same self-play episodes,
-    from which this stage makes its examples without playing again."""
+    """One stage to run."""
 
     stage: StageName
     folder: Path
     config: Config
     fingerprint: Fingerprint
-    round: Round | None = None
-    source: Path | None = None
+    round: Round | None = None  # None for PPO
+    source: Path | None = None  # folder of the previous stage; None for the first stage
+    # folder of a self-play stage with the same episodes, from which this stage makes its examples
+    # without playing again; None: it plays
     episodes: Path | None = None
 
     @property
@@ -120,8 +119,8 @@ class StageJob:
 
     @property
     def reads(self) -> set[Path]:
-        """Folders of the stages whose results this stage reads: the previous stage, the SFT stage
-        from which it starts, and the dataset whose examples PPO replays."""
+        """Resolved folders of the stages whose results this stage reads. These are the previous
+        stage, the SFT stage from which it starts, and the dataset whose examples PPO replays."""
         replay = self.config.actor_rollout_ref.actor.replay
         # PPO starts from the SFT checkpoint, but its replay also needs the dataset.
         rows = self.stage == "ppo" and replay.examples and replay.source == "data"
@@ -143,17 +142,17 @@ class StageJob:
 
     @property
     def done(self) -> bool:
-        """True if the result exists in the stage's own folder."""
+        """True if the stage's own folder contains its result."""
         return self.there(self.folder)
 
     def there(self, folder: Path) -> bool:
-        """Return whether a folder contains the result of this task, which means a finished stage
-        with the same fingerprint and all validation episodes that are read."""
+        """Return whether `folder` contains the result of this stage: a finished stage with the same
+        fingerprint, and all validation episodes that are read later."""
         return is_finished(folder, self.fingerprint) and not self.unread(folder)
 
     def unread(self, folder: Path) -> list[Path]:
-        """Files of validation episodes that later computations read, but that are missing in
-        `folder`."""
+        """Return the files of validation episodes that are missing in `folder` although results are
+        computed from them."""
         trainer = self.config.trainer
         # Only PPO's results are read step by step. `also_test_at` is the step at which a longer
         # training run is compared with the others.
@@ -166,18 +165,19 @@ class StageJob:
 
 
 def validation(folder: Path, step: int) -> Path:
-    """Path of the episodes of a PPO stage's validation at `step`."""
+    """Return the file with the episodes of a PPO stage's validation at `step`."""
     return folder / "trajectories" / f"val-{step:06d}.jsonl"
 
 
 def recorded_digest(folder: Path) -> str:
-    """The fingerprint's digest of the finished stage in `folder`; "" if it is not finished."""
+    """Return the fingerprint digest of the finished stage in `folder`; "" if there is no finished
+    stage."""
     known = Manifest.read(folder)
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
 
 def tasks_of(training: TrainingRun) -> list[StageJob]:
-    """The stages of a training run in order, round by round, ending with PPO."""
+    """Return the stages of a training run in order, round by round, ending with PPO."""
     tasks: list[StageJob] = []
 
     def add(stage: StageName, folder: Path, cfg: Config, own: Round | None = None) -> None:
@@ -201,18 +201,18 @@ def tasks_of(training: TrainingRun) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The work of a grid. tasks: the stages that run or are finished in their own folder, each
-    after the stages that it reads. linked: stages that are links to the same stage elsewhere."""
+    """The work of a grid."""
 
+    # stages that run or are finished in their own folder, each after the stages that it reads
     tasks: list[StageJob]
-    linked: list[StageJob] = field(default_factory=list)
-    # folder of a linked stage -> folder where the same stage is done
+    linked: list[StageJob] = field(default_factory=list)  # stages that are links to the same stage
+    # folder of a linked stage -> folder of the same stage
     links: dict[Path, Path] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[StageJob]:
-        """Tasks that are not done, together with finished tasks whose results these need but cannot
-        read."""
+        """Stages that are not done, together with finished stages whose results they need but
+        cannot read."""
         done = {task.folder: task for task in self.tasks if task.done}
         latest = [task for task in self.tasks if task.folder not in done]
         while latest:
@@ -225,8 +225,8 @@ class Plan:
         return [task for task in self.tasks if task.folder not in done]
 
     def lines(self) -> list[str]:
-        """Lines for --dry-run, one per stage: whether it is done, and how many other stages share
-        it or where it is reused from."""
+        """Return the lines for --dry-run, one per stage. Each tells whether the stage is done, and
+        how many other stages share it or from where it is reused."""
         more = Counter(self.links.values())
         own = {task.folder for task in self.tasks}
         missing = {task.folder for task in self.missing}
@@ -245,8 +245,8 @@ class Plan:
 
 
 def _whole(folder: Path) -> bool:
-    """Return whether the result of a finished stage is readable. A dataset that has been changed
-    counts as unreadable; its stage reports the change."""
+    """Return whether the result of a finished stage is readable. A dataset that was edited counts
+    as unreadable; its stage reports the change when it runs."""
     try:
         return result_of(folder) is not None
     except DataError:
@@ -254,10 +254,10 @@ def _whole(folder: Path) -> bool:
 
 
 def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ()) -> Plan:
-    """Plan the stages of all training runs, so that each different stage runs once. Finished stages
-    in the folders `cache_dirs` are reused through links."""
-    # Digest -> folder. Stages of other experiments are found by digest, whatever their folder
-    # names.
+    """Plan the stages of all training runs, so that equal stages run only once. Finished stages in
+    the folders `cache_dirs` are reused through links."""
+    # digest -> folder. Stages of other experiments are found by their digest, not by their folder
+    # name.
     known = {digest: folder for root in cache_dirs for folder, digest in finished_stages(root)}
     plan = Plan(tasks=[])
     owners: dict[str, list[StageJob]] = {}
@@ -266,8 +266,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
         # A finished stage in the task's own folder is kept, even if the same stage is finished
         # elsewhere.
         own = recorded_digest(task.folder) and not task.folder.is_symlink()
-        # The same stage of another training run in this grid takes precedence over a finished one
-        # in `cache_dirs`.
+        # The same stage in another training run of this grid takes precedence over one in
+        # `cache_dirs`.
         same = [other.folder for other in owners.get(task.digest, ()) if _as_long(other, task)]
         if not same and not own and task.digest in known and task.there(known[task.digest]):
             same = [known[task.digest]]
@@ -287,8 +287,8 @@ def plan_grid(trainings: Iterable[TrainingRun], cache_dirs: Sequence[Path] = ())
 
 
 def fetch_models(trainings: Iterable[TrainingRun]) -> None:
-    """Download models and datasets from the Hub into the local cache, so that fingerprints can hash
-    their content."""
+    """Download the models and datasets of all training runs from the Hub into the local cache, so
+    that fingerprints can hash their content."""
     for training in trainings:
         if training.world_model is not None:
             fetch_content(training.world_model, "selfplay")
@@ -297,17 +297,18 @@ def fetch_models(trainings: Iterable[TrainingRun]) -> None:
 
 
 def _as_long(other: StageJob, task: StageJob) -> bool:
-    """Return whether another task with the same fingerprint can stand in for this one. PPO tasks
-    must also have the same steps."""
-    # PPO can be resumed with more steps, so the number of steps is part of the fingerprint only if
-    # a schedule depends on it. Therefore the steps are compared here.
+    """Return whether another stage with the same fingerprint can replace this one. PPO stages must
+    also have the same steps."""
+    # The steps are compared here, because they are part of a fingerprint only if a schedule depends
+    # on them: PPO can be resumed with more steps.
     trainers = [part.config.trainer for part in (other, task)]
     steps = [(trainer.total_training_steps, trainer.also_test_at) for trainer in trainers]
     return task.stage != "ppo" or steps[0] == steps[1]
 
 
 def _selfplay_digest(cfg: Config) -> str:
-    """Fingerprint digest of self-play alone, without the settings that affect only examples."""
+    """Return the fingerprint digest of self-play alone, without the settings that affect only
+    examples."""
     plain = {name: getattr(GenerateConfig(), name) for name in ROWS_ONLY}
     return fingerprint_of(replace(cfg, generate=replace(cfg.generate, **plain)), "selfplay").digest
 
@@ -319,12 +320,12 @@ def _episodes(task: StageJob, played: dict[str, Path]) -> Path | None:
 
 
 def _first_play(task: StageJob) -> bool:
-    """Return whether a task is self-play by the initial model."""
+    """Return whether a stage is self-play of the first round, by the initial model."""
     return task.stage == "selfplay" and task.source is None
 
 
 def finished_stages(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the finished stages in and below a folder with their digests; links are not
+    """Yield (folder, digest) for each finished stage in and below `root`. Links are not
     followed."""
     for pattern in ("", *_DEPTH):
         # Sorted, so that the choice between two equal stages is deterministic.
@@ -338,8 +339,8 @@ PoolOf = Callable[[Path | None], Executor]
 
 
 def own_process(errors: Path | None) -> Executor:
-    """Make an executor with one worker process and a fresh interpreter. errors: the file for its
-    stderr; None: this process's stderr.
+    """Make an executor with one worker process, which starts a fresh interpreter. Its stderr goes
+    to the file `errors`, or to this process's stderr if `errors` is None.
 
     Each device has its own executor, because an executor with several workers ends all of them when
     one is killed.
@@ -363,7 +364,7 @@ def _begin_worker(set_console: Callable[[], None]) -> None:
 
 
 def _follow_parent() -> None:
-    """Stop this worker when its parent process is gone. A running stage saves its step first."""
+    """Stop this worker when its parent process has ended. A running stage saves its step first."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -376,8 +377,8 @@ def _follow_parent() -> None:
 
 
 def do_task(task: StageJob, device: str) -> tuple[int, int]:
-    """Run one stage in this process; return its process id and peak memory in bytes. If asked to
-    stop, saves and raises StopRequested."""
+    """Run one stage in this process. Returns the process id and its peak memory in bytes. If a
+    signal asks it to stop, saves the work and raises StopRequested."""
     folder = task.folder
     source = task.source
     known = task.fingerprint
@@ -410,7 +411,7 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     # Linux counts ru_maxrss in KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -423,7 +424,7 @@ def finish_grid(
     pool: PoolOf,
     work: Work,
 ) -> TrainingError | None:
-    """Fetch the models of `trainings`, then call `plan` and run the missing stages of the plan.
+    """Download the models of `trainings`, then call `plan` and run the missing stages of the plan.
     Returns the error if a stage failed, None otherwise."""
     fetch_models(one for parts in trainings for one in parts)
     try:
@@ -441,17 +442,19 @@ def run_grid(
     work: Work = do_task,
     root: Path | None = None,
 ) -> dict[int, int]:
-    """Run every missing task of the plan, one at a time per device, each after the stages that it
-    reads. Returns process id -> peak memory in bytes. root: folder in which the plan is saved.
+    """Run every missing stage of the plan, one at a time per device, each after the stages that it
+    reads. Returns process id -> peak memory in bytes. The plan is saved in the folder `root`, if
+    given.
 
-    If a stage fails, only the stages that depend on it are skipped; the others continue, on fewer
+    If a stage fails, only the stages that depend on it are skipped. The others continue, on fewer
     workers if one was killed. Raises TrainingError at the end if any stage failed. Raises
     ConfigError, before any work, if a folder contains work with another fingerprint or a check of a
     stage fails.
     """
     waiting = plan.missing
     peaks = dict[int, int]()
-    # Checked before any process starts, so that a mistake is found before hours of training.
+    # These checks come before any process starts, so that a mistake is found before hours of
+    # training.
     check_planning(task.round.cfg for task in waiting if task.round and task.stage == "selfplay")
     for task in waiting:
         begun = task.init_from is not None
@@ -463,7 +466,7 @@ def run_grid(
     if root is not None and waiting:
         save_plan(root, _planned(plan), workers=len(devices))
     _make_links(plan.links)
-    # Resolved, because a stage may be a link to the folder of the same stage elsewhere.
+    # Paths are resolved, because a stage's folder may be a link to the same stage elsewhere.
     missing = {task.folder.resolve() for task in waiting}
     running = dict[Future, tuple[StageJob, tuple[Executor, str]]]()
     ended = SimpleQueue[Future]()
@@ -476,8 +479,8 @@ def run_grid(
         free = [
             (open_workers.enter_context(pool(progress.worker_errors)), device) for device in devices
         ]
-        # Registered last, so it runs first: the table closes before the wait for workers, which
-        # take a while to save.
+        # Registered last, so it runs first. The table closes before the context waits for the
+        # workers, which take a while to save.
         open_workers.callback(progress.close)
         while waiting or running:
             # Stages that depend on a failed one are skipped, and listed as such in the final error.
@@ -489,12 +492,14 @@ def run_grid(
             for task in [task for task in waiting if not _needs(task) & missing][: len(free)]:
                 waiting.remove(task)
                 worker, device = free.pop(0)
-                # The worker's interpreter starts here, and would print a traceback on Ctrl-C.
+                # The worker's interpreter starts here. It would print a traceback if Ctrl-C
+                # interrupted it.
                 with interrupts_wait():
                     future = worker.submit(work, task, device)
                 running[future] = (task, (worker, device))
                 future.add_done_callback(ended.put)
-            # If every worker was killed, nothing can run, and the loop would never end.
+            # If every worker was killed, nothing can run. Without this check, the loop would never
+            # end.
             if not running and not free:
                 failed |= {
                     task.folder.resolve(): f"{task.name}: not started, because every worker process was killed"
@@ -519,7 +524,7 @@ def run_grid(
                 else:
                     missing.discard(task.folder.resolve())
                     pid, peak = future.result()
-                    # A worker runs several stages. Its peak memory is their maximum, not their sum.
+                    # A worker runs several stages, so its peak memory is the maximum over them.
                     peaks[pid] = max(peak, peaks.get(pid, 0))
         progress.update(running=(), unfinished=missing, failed=failed)
     if failed:
@@ -531,10 +536,10 @@ def run_grid(
 
 
 def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> float:
-    """Estimate the time until the last missing stage ends. each: returns the time of one stage; the
-    result has the same unit.
+    """Estimate the time until the last missing stage ends. The function `each` returns the time of
+    one stage, in any unit; the result has the same unit.
 
-    Simulates the order of `run_grid`: stages of one training run are sequential, and stages of
+    Simulates the order of `run_grid`. Stages of one training run are sequential. Stages of
     different training runs run in parallel on `workers` workers.
     """
     waiting = plan.missing
@@ -553,7 +558,7 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
 
 
 def announce(plan: Plan, *, workers: int) -> list[str]:
-    """Describe a plan before it starts, in one line per method and one with the expected time if
+    """Describe a plan before it starts, with one line per method, and one with the expected time if
     that is known. Returns no lines if nothing is missing."""
     if not plan.missing:
         return []
@@ -563,7 +568,7 @@ def announce(plan: Plan, *, workers: int) -> list[str]:
 
 
 def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
-    """Method -> its stages, each marked as run or reused."""
+    """Return method -> its stages, each of which is marked as run or reused."""
     missing = {task.folder for task in plan.missing}
     linked = {task.folder for task in plan.linked}
     methods: dict[str, list[StagePlan]] = {}
@@ -580,13 +585,13 @@ def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
-    """The next finished future, in a list; empty if none finishes within a second.
+    """Return the next finished future in a list; empty if none finishes within a second.
 
-    `concurrent.futures.wait` holds locks of the futures: Ctrl-C in it would leave them locked, and
-    the workers' executors could never end.
+    `concurrent.futures.wait` is not used, because it holds locks of the futures. Ctrl-C would leave
+    them locked, and the executors could never end.
     """
-    # If a signal arrives during a future's callback, Python drops the exception of its handler, so
-    # the stop request is checked here.
+    # If a signal arrives during a future's callback, Python drops the exception that the signal
+    # handler raises. So the stop request is checked here.
     raise_if_asked()
     with suppress(Empty):
         return [ended.get(timeout=SECONDS_BETWEEN_LOOKS)]
@@ -594,8 +599,8 @@ def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
 
 
 def _views(plan: Plan) -> list[StageView]:
-    """The stages of every method in order, for the progress table. With several rounds, names of
-    self-play and SFT stages end with the round's number."""
+    """Return the stages of every method in order, for the progress table. If there are several
+    rounds, the names of self-play and SFT stages end with the number of the round."""
     methods: dict[str, list[StageJob]] = {}
     for task in [*plan.tasks, *plan.linked]:
         methods.setdefault(task.config.trainer.run_dir, []).append(task)
@@ -618,7 +623,7 @@ def _views(plan: Plan) -> list[StageView]:
                     os.path.relpath(folder, root),
                     name,
                     task.folder,
-                    # A process of a grid has one thread.
+                    # Without a setting, a process of a grid has one thread.
                     seconds_here(task.config, task.stage, threads=task.config.trainer.threads or 1)
                     if missing
                     else None,
@@ -628,10 +633,10 @@ def _views(plan: Plan) -> list[StageView]:
 
 
 def _settle(plan: Plan) -> None:
-    """Handle existing stages, linked ones included, that were made with other settings. If the run
+    """Handle existing stages, including linked ones, that were made with other settings. If the run
     starts from scratch, archives them with a warning; otherwise raises ConfigError. Differences
     that change only the last digits of results are logged once."""
-    # Both the place and the target of a link are checked, because either may contain other work.
+    # Both ends of a link are checked, because either folder may contain other work.
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:
         target = plan.links[task.folder]
@@ -658,8 +663,8 @@ def _needs(task: StageJob) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """Create the links (place -> target). They are relative, so that a grid can be moved as a
-    whole. Existing files at a place are archived."""
+    """Create `links`, which map the path of each link to its target. They are relative, so that a
+    grid can be moved as a whole. Existing files at the path of a link are archived."""
     for place, target in links.items():
         if place.resolve() == target.resolve():
             continue
@@ -668,13 +673,13 @@ def _make_links(links: dict[Path, Path]) -> None:
         elif place.exists():
             archive_files(place.parent, [place])
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Relative to the real folder of the link, since `place.parent` may itself be reached
-        # through a link.
+        # The target is relative to the real folder of the link, since `place.parent` may itself
+        # contain a link.
         place.symlink_to(os.path.relpath(target, place.parent.resolve()), target_is_directory=True)
 
 
 def _problem(future: Future) -> str:
-    """Return why a task failed; "" if it did not. Raises errors that the user cannot fix."""
+    """Return why a stage failed; "" if it did not. Raises errors that the user cannot fix."""
     error = future.exception()
     if error is None:
         return ""
@@ -689,8 +694,8 @@ def _problem(future: Future) -> str:
 
 
 def free_devices(parallel: int, wanted: str = "auto", *, per_gpu: int = 1) -> list[str]:
-    """List one device per process: every GPU `per_gpu` times, or the CPU `parallel` times if there
-    is no GPU. If `wanted` names a GPU, only this GPU is listed.
+    """Return one device per process: every GPU `per_gpu` times, or the CPU `parallel` times if
+    there is no GPU. If `wanted` is a single GPU such as `cuda:1`, only this GPU is used.
 
     Raises ConfigError if `parallel` is below 1.
     """

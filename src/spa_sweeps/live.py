@@ -1,6 +1,7 @@
-"""The progress of several training runs at once: a live table on a terminal, otherwise lines.
+"""Show the progress of several training runs at once: as a live table on a terminal, otherwise as
+lines.
 
-The values come from the files that each stage writes, so the workers need no channel to this
+The values come from the files that each stage writes, so the workers need no connection to this
 process.
 """
 
@@ -30,20 +31,19 @@ _BAR_WIDTH = 8
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage of a method for display. name: the name to show. folder: contains the stage's
-    records. expected: estimated duration in seconds; None if unknown."""
+    """A stage of a method, for display."""
 
     method: str
-    name: str
-    folder: Path
-    expected: float | None = None
+    name: str  # the name to show
+    folder: Path  # contains the stage's records
+    expected: float | None = None  # estimated duration in seconds; None if unknown
 
 
 class GridProgress:
     """Context manager that shows the progress of every method, or nothing in quiet mode.
 
-    workers: number of stages that run at a time. worker_errors: on a terminal, the file for the
-    workers' messages, which appear above the table instead of breaking it.
+    `workers` is the number of stages that run at a time. On a terminal, `worker_errors` is a file
+    for the workers' messages. They are printed above the table, which they would otherwise break.
     """
 
     def __init__(self, stages: Sequence[StageView], *, workers: int = 1) -> None:
@@ -59,7 +59,8 @@ class GridProgress:
         self._printed: dict[Path, int] = {}
         self._known = {stage.folder: StageProgress(stage.folder) for stage in stages}
         self._unfinished = set[Path]()
-        self._begun = dict[Path, float]()  # folder of a running stage -> the first look at it
+        # folder of a running stage -> time at which it was first seen
+        self._begun = dict[Path, float]()
 
     def __enter__(self) -> Self:
         console = get_console()
@@ -93,7 +94,8 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path] = (),
     ) -> None:
-        """Show the progress of the methods. All arguments are resolved folders of stages."""
+        """Show the progress of the methods. The arguments are the resolved folders of stages in
+        each state."""
         if is_quiet():
             return
         for folder in running:
@@ -108,7 +110,7 @@ class GridProgress:
         self._unfinished = set(unfinished)
 
     def _current(self, method: str, unfinished: Collection[Path]) -> StageView | None:
-        """The first unfinished stage of a method; None if all are finished."""
+        """Return the first unfinished stage of a method; None if all are finished."""
         stages = self._methods[method]
         return next((stage for stage in stages if stage.folder.resolve() in unfinished), None)
 
@@ -136,7 +138,8 @@ class GridProgress:
         return Table(columns, rows, right=range(3, 8))
 
     def _time(self, stage: StageView) -> str:
-        """The remaining time of a running stage, or the elapsed time before its first step."""
+        """Return the remaining time of a running stage, or the elapsed time if the remaining time
+        is not known yet."""
         left = self._known[stage.folder].seconds_left_at(time.time())
         if left is not None:
             return clock(left)
@@ -183,8 +186,8 @@ class GridProgress:
         for method, stages in self._methods.items():
             for stage in stages:
                 folder = stage.folder.resolve()
-                # The stage has finished since the last update. It gets one line, even if methods
-                # share it.
+                # Print one line for a stage that has finished since the last update, even if
+                # several methods share it.
                 if folder in self._unfinished and folder not in {*unfinished, *shown}:
                     shown.add(folder)
                     known = self._known[stage.folder].read()
@@ -207,7 +210,8 @@ class GridProgress:
         since = self._printed.get(stage.folder, -1)
         self._printed[stage.folder] = known.step
         new = [f"{label} {value}" for label, (value, step) in known.values.items() if step > since]
-        # "SFT 1 step 11": rounds have numbers, too.
+        # For example "SFT 1 step 11": the word `step` separates the number of the round from that
+        # of the step.
         steps = f" {known.steps if known.total else f'step {known.step}'}" if known.step else ""
         parts = [f"{stage.method}: {stage.name}{steps}", *new, *([ending] if ending else [])]
         get_console().print(printable("  ".join(parts)), markup=False, soft_wrap=True)

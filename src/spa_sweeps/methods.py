@@ -1,7 +1,7 @@
 """The methods that experiments compare: the recipe, its baselines, and the recipe with one change.
 
-A method is a few overrides of a configuration. The table `METHODS` has the built-in ones; a user's
-own `Method` is named by its import path, `module:name`.
+A method is a small set of overrides of a configuration. `METHODS` contains the built-in methods. A
+user's own `Method` is named by its import path, `module:name`.
 """
 
 import logging
@@ -28,10 +28,10 @@ REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """Methods that `spa run --method` accepts besides SPA. They run only PPO."""
 SHUFFLED = "_shuffled"
-"""Suffix for the control of a method, which is fine-tuned on next states of other turns."""
+"""Suffix of the name of a method's control, which is fine-tuned on next states of other turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
-"""Matches NAME_xN: method NAME with N times the PPO steps, a baseline for methods that sample more
-tokens."""
+"""Matches NAME_xN, which is method NAME with N times the PPO steps: a baseline for methods that
+sample more tokens."""
 
 _RECIPE: Mapping[str, Method] = {
     "vanilla": Method(
@@ -44,8 +44,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=add_worldmodel",),
         fine_tuned=False,
     ),
-    # The paper's two baselines without SFT: plain RL shows only the grid, and state-estimation RL
-    # shows coordinates as well.
+    # The paper's two baselines without SFT. Plain RL shows only the grid, state-estimation RL also
+    # shows coordinates.
     "vanilla_grid": Method(
         description="PPO from the base model, with responses in base format and each state as a "
         "grid without coordinates",
@@ -57,8 +57,8 @@ _RECIPE: Mapping[str, Method] = {
         overrides=("ctx_manager.mode=base", "state_text=grid_and_coords"),
         fine_tuned=False,
     ),
-    # Without states in the responses, the gate has nothing to measure. Replay is off, because it is
-    # meant to train on states, and these examples have none.
+    # The gate and replay are off, because the responses contain no states that the gate could
+    # measure or replay could train on.
     "vanilla_format": Method(
         description="self-play, then SFT on the self-play conversations in base format (without states), then PPO",
         overrides=("ctx_manager.mode=base", "generate.example_format=base", "gate.enable=false"),
@@ -79,8 +79,8 @@ _ALL_EPISODES = (
 )
 
 _ABLATIONS: Mapping[str, Method] = {
-    # Separates the effect of the format from that of the states: the examples are the same, but
-    # only the response tokens outside the states are trained.
+    # Separates the effect of the format from that of the states: the examples are the same, but the
+    # loss covers only response tokens outside the states.
     "masked_states": Method(
         description="method spa, but SFT computes no loss on the tokens of states",
         overrides=("sft.data.loss_on=no_states",),
@@ -121,8 +121,8 @@ _ABLATIONS: Mapping[str, Method] = {
         overrides=("generate.success_only=true",),
     ),
     **{
-        # This measures the effect of few epochs, so the gate must not stop the run. The number of
-        # steps follows from the epochs.
+        # The gate is off, because it could stop a run with few epochs, whose effect is measured
+        # here. The number of steps follows from the epochs.
         f"sft_epochs_{epochs}": Method(
             description=f"method spa, but with {epochs} epoch{'s' if epochs > 1 else ''} of SFT",
             overrides=(
@@ -156,7 +156,8 @@ _ABLATIONS: Mapping[str, Method] = {
         description="method spa, with PPO in world-model format (responses with states)",
         ppo=("ctx_manager.mode=add_worldmodel",),
     ),
-    # The reward for states replaces SFT, which shows whether PPO alone learns the states.
+    # A reward for correct states replaces SFT. This shows whether PPO alone learns to predict
+    # states.
     "online_world_model": Method(
         description="PPO from the base model without SFT, with an extra reward for correct "
         "observations and predictions",
@@ -170,8 +171,8 @@ _ABLATIONS: Mapping[str, Method] = {
 }
 
 _RANDOM = "generate.policy=random"
-"""Random play, for response formats that the base model may not be able to write. Its self-play
-would then give no examples."""
+"""Override for random play. It is needed for response formats that the base model may not be able
+to write, so that its self-play would give no examples."""
 _CHOOSE = (
     "agent_proxy.response_format=choose_plan",
     _RANDOM,
@@ -237,7 +238,8 @@ _WRITTEN: Mapping[str, Method] = {
         ),
         ppo=(NO_EXAMPLES,),
     ),
-    # As in the preset smol_frozen_lake_states for format and replay, otherwise as for the searches.
+    # Format and replay are those of the preset smol_frozen_lake_states, all other settings those of
+    # the searches.
     "random_states": Method(
         description="world-model SFT on conversations with random actions, then PPO with replayed "
         "examples (written states instead of a written search)",
@@ -255,7 +257,7 @@ _WRITTEN: Mapping[str, Method] = {
     ),
 }
 
-# The same methods for each other search format, prefixed by its name.
+# The search methods for each other search format. Their names begin with the name of the format.
 _OTHER_SEARCHES: Mapping[str, Method] = {
     f"{form.name}_{name.removeprefix('search_')}": replace(
         written,
@@ -330,7 +332,7 @@ _FIELD: Mapping[str, Method] = {
     ),
 }
 
-# Only self-play and SFT use the other game. PPO and its validation keep the configured one.
+# Only self-play and SFT use the other environment. PPO and its validation use the configured one.
 _TRANSFERS: Mapping[str, Method] = {
     f"from_{tag}": Method(
         description=f"method spa, with self-play and SFT in the environment {tag} and PPO in the "
@@ -355,20 +357,20 @@ METHODS: Mapping[str, Method] = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods: first built-in methods, then methods that other packages
+    """Return the names of all methods: first built-in methods, then methods that other packages
     register."""
     return list(dict.fromkeys((*METHODS, *plugins("methods"))))
 
 
 def methods() -> dict[str, Method]:
-    """All methods by name."""
+    """Return all methods by name."""
     return {name: method(name) for name in method_names()}
 
 
 def method(name: str) -> Method:
-    """Look up a method by name. `module:name` loads the user's own, also from the working
-    directory; NAME_shuffled is the shuffled control of the fine-tuned method NAME, and NAME_xN is
-    NAME with N times the PPO steps.
+    """Look up a method by name. `module:name` loads a user's own method, also from the working
+    directory. NAME_shuffled is the shuffled-next-state control of the fine-tuned method NAME.
+    NAME_xN is NAME with N times the PPO steps.
 
     Raises ConfigError, with the nearest known name, if there is no such method.
     """
@@ -385,7 +387,7 @@ def method(name: str) -> Method:
             description=f"method {longer[1]}, with {steps} times the configured number of PPO steps",
             steps=shorter.steps * steps,
         )
-    # A registered name may itself end with the suffix, so the whole name is looked up first, above.
+    # A registered name may itself end with the suffix, so the whole name was looked up first.
     plain = name.removesuffix(SHUFFLED)
     if plain != name and plain in method_names():
         return _control(plain)
@@ -398,8 +400,8 @@ def method(name: str) -> Method:
     try:
         loaded = load_setting("method", name)
     except ConfigError:
-        # `module:name_shuffled` may be the user's own object. The name means a control only if
-        # there is no such object.
+        # `module:name_shuffled` may be an object of the user. It means the control of `module:name`
+        # only if there is no such object.
         if plain != name:
             return _control(plain)
         raise
@@ -428,7 +430,8 @@ def _control(plain: str) -> Method:
 
 
 def controls_of(cfg: Config) -> tuple[str, ...]:
-    """Names of the control methods of a configuration."""
+    """Return the names of the control methods for a configuration, which depend on its response
+    format."""
     return format_of(cfg.agent_proxy.response_format).controls()
 
 
@@ -439,14 +442,14 @@ def warn_untrained(name: str, chosen: Method, cfg: Config) -> None:
 
 
 def label(name: str) -> str:
-    """Name of a method in folders and tables. For `module:name`, this is the part after the
-    colon."""
+    """Return the name of a method in folders and tables. For `module:name`, this is the part after
+    the colon."""
     return name.rpartition(":")[2]
 
 
 def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
-    """Overrides that set PPO's group size to `size` and keep the number of episodes per tag and
-    step of `cfg`. Raises ConfigError if `size` does not divide that number."""
+    """Return overrides that set PPO's group size to `size` and keep the number of episodes per tag
+    and step in `cfg`. Raises ConfigError if `size` does not divide that number."""
     train = cfg.es_manager.train
     counts = [groups * train.group_size for groups in train.env_configs.n_groups or ()]
     for tag, episodes in zip(train.env_configs.tags, counts, strict=True):
@@ -460,7 +463,7 @@ def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
         f"es_manager.train.env_groups={sum(groups)}",
         f"es_manager.train.group_size={size}",
         f"es_manager.train.env_configs.n_groups={groups}",
-        # Self-play uses the same group size: a size of its own would have to divide PPO's.
+        # Self-play uses the same group size, because a size of its own would have to divide PPO's.
         "generate.group_size=null",
     )
 
@@ -472,15 +475,16 @@ def _read(preset: str, overrides: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=1024)
 def configured(preset: str, overrides: tuple[str, ...], seed: int = 0) -> Config:
-    """The configuration of training run number `seed`. Cached, because loading is slow and a grid
-    requests the same configuration often."""
+    """Return the configuration of training run number `seed`. It is cached, because loading is slow
+    and a grid often requests the same configuration."""
     return seeded(_read(preset, overrides), seed)
 
 
 def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
     """Return `cfg` with all paths set for method `name` in `folder`, inside the experiment's folder
     `root`."""
-    # Copies of checkpoints go to the experiment's remote folder, under the same relative path.
+    # Copies of checkpoints go to the experiment's remote folder, under the same relative path as in
+    # `root`.
     experiment = replace(cfg, trainer=replace(cfg.trainer, run_dir=str(root)))
     configured = replace(
         cfg,
@@ -496,19 +500,20 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
             experiment_name=f"{cfg.trainer.experiment_name}-{name}",
         ),
     )
-    # On a CPU `auto` is resolved here, so that a resumed run keeps its precision on another CPU.
+    # On a CPU, the precision `auto` is resolved here, so that a resumed run keeps its precision on
+    # another CPU.
     return with_precision(configured, precision_of(configured, every_folder(configured)))
 
 
 def of_comparison(cfg: Config) -> Config:
     """If the run folder of `cfg` is a comparison, return the configuration of its method `spa`.
 
-    Otherwise return `cfg` unchanged; likewise if the run has stages of its own, or stages outside
-    the folder.
+    Otherwise return `cfg` unchanged. The same holds if the run has stages of its own, or stages
+    outside the folder.
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)
-    # A comparison with several seeds keeps its first training run below seed_0.
+    # In a comparison with several seeds, the first training run is in `seed_0`.
     folder = next(
         (place for place in (root / REFERENCE, root / "seed_0" / REFERENCE) if place.is_dir()), None
     )
@@ -519,18 +524,19 @@ def of_comparison(cfg: Config) -> Config:
 
 
 def baseline_config(preset: str, overrides: Sequence[str], name: str) -> Config:
-    """The configuration of a baseline that runs PPO alone, in its own folder inside the run's.
+    """Return the configuration of a baseline that runs PPO alone, in its own folder inside the
+    run's.
 
-    Raises ConfigError if one of the user's overrides contradicts the method. PPO's checkpoints go
-    to `trainer.default_local_dir` if it was set.
+    PPO's checkpoints go to `trainer.default_local_dir` if an override sets it. Raises ConfigError
+    if there is no such baseline, or if one of the user's overrides contradicts it.
     """
     if name not in BASELINES:
         raise ConfigError(
             f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}. "
             "`spa compare --methods` trains every method."
         )
-    # Loaded twice: as the user configured it, and as the method plays it. An override contradicts
-    # the method if its key has different values in the two.
+    # The configuration is loaded twice, without and with the overrides of the method. A user's
+    # override contradicts the method if its key has different values in the two.
     cfg = load_config(preset, overrides)
     own = load_config(preset, [NO_EXAMPLES, *overrides, *METHODS[name].overrides])
     # `+key=value` adds a key; the `+` is not part of its name.

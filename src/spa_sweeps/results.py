@@ -27,24 +27,25 @@ if TYPE_CHECKING:
     from spa_sweeps.compare import Comparison
 
 KS = (1, 8)
-# Decimals of a stored mean. Tables round again, so with 4 decimals 43.945 % would print as 44.0.
+# Decimals of a stored mean. Tables round again, so with only 4 decimals, 43.945 % would be printed
+# as 44.0.
 DIGITS = 6
 IN_PLAY = {"prediction_em": "predictions", "obs_exact": "observations", "format_rate": "format"}
-"""Metrics of validation turns, with their display names."""
+"""Metric of validation turns -> display name."""
 Curve = dict[int, tuple[float, float | None]]
 """Validation step -> (Pass@1, Pass@8); Pass@8 is None if there are too few attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """Results of one training run. moments: outcomes per puzzle `before` PPO, `after` its
-    configured steps, and `after_total` if it continued until total episodes were equal. curve:
-    Pass@1 and Pass@8 at every validation step. world_model: accuracies by name."""
+    """Results of one training run."""
 
     seed: int
+    # Outcomes per puzzle: `before` PPO, `after` its configured steps, and `after_total` if it
+    # continued until methods had equally many episodes in total.
     moments: Mapping[str, Puzzles]
-    curve: Curve
-    world_model: Mapping[str, float]
+    curve: Curve  # Pass@1 and Pass@8 at every validation step
+    world_model: Mapping[str, float]  # world-model accuracies by name
 
 
 def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
@@ -57,8 +58,8 @@ def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
         return None
     ppo = tasks[-1].folder
     trainer = training.ppo.trainer
-    # A training run that continues until total episodes are equal is also compared at the step
-    # where the others stop.
+    # A training run that is trained longer, until total episodes are equal, is also compared at the
+    # step where the others stop.
     steps = {"before": 0, "after": trainer.also_test_at or trainer.total_training_steps}
     if trainer.also_test_at:
         steps["after_total"] = trainer.total_training_steps
@@ -113,8 +114,8 @@ def _world_model(path: Path) -> dict[str, float]:
 
 
 def _in_play(path: Path, before: int, after: int) -> dict[str, float]:
-    """Accuracies on held-out puzzles as `<name>_before` and `<name>_after` (PPO), with the names in
-    IN_PLAY; empty if responses contain no states."""
+    """Read the metrics in `IN_PLAY` on held-out puzzles, as `<name>_before` and `<name>_after` PPO.
+    Empty if responses contain no states."""
     lines = {line["step"]: line for _, line in read_lines(path)}
     return {
         f"{name}_{moment}": round(value, 4)
@@ -136,8 +137,8 @@ def read_curve(path: Path) -> Curve:
 
 
 def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
-    # Each tag has its own metric. The mean over tags gives every tag the same weight, however many
-    # puzzles it has.
+    # Each tag has its own metric. In the mean, every tag has the same weight, however many puzzles
+    # it has.
     values = [
         value
         for key, value in line.items()
@@ -147,7 +148,7 @@ def _mean_of(line: Mapping[str, Any], name: str) -> float | None:
 
 
 def per_puzzle(puzzles: Puzzles, k: int) -> dict[str, float]:
-    """Puzzle -> unbiased Pass@k, for puzzles with at least k attempts."""
+    """Return puzzle -> unbiased Pass@k, for puzzles with at least k attempts."""
     return {name: float(pass_at_k(n, c, k)) for name, (n, c) in puzzles.items() if n >= k}
 
 
@@ -159,9 +160,9 @@ def difference(
     moments: tuple[str, str] = ("after", "after"),
     resamples: int = 10_000,
 ) -> Interval | None:
-    """Difference in Pass@k, first - second, paired by puzzle within the seeds that both have; None
-    if there is nothing to pair. moments: when each side was validated, such as before or after
-    PPO."""
+    """Return the difference in Pass@k, first - second, paired by puzzle within the seeds that both
+    have; None if there is nothing to pair. `moments` selects the validation of each side, such as
+    `before` or `after` PPO."""
     # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [
@@ -178,11 +179,11 @@ def difference(
 def summarize(
     made: "Comparison", *, seconds: float, peak_bytes: int, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Compute the content of summary.json. The top level has the mean over seeds; with several
-    seeds, `seeds` has the results of each.
+    """Compute the content of summary.json. The top level has means over seeds. With several seeds,
+    `seeds` has the results of each.
 
-    before: the previous summary; its seconds are added to `seconds`, and the larger peak memory is
-    kept.
+    `before` is the previous summary. Its seconds are added to `seconds`, and the larger peak memory
+    is kept.
     """
     seeds_of = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
     seeds = [
@@ -229,8 +230,8 @@ def _description(arm: Any) -> str:
 
 
 def _means(result: SeedResult) -> dict[str, dict[str, float]]:
-    """Mean Pass@1 and Pass@8 for `before`, `after` and `after_total`. Pass@8 is left out unless
-    every puzzle has enough attempts."""
+    """Return mean Pass@1 and Pass@8 for `before`, `after` and `after_total`. Pass@8 is left out
+    unless every puzzle has enough attempts."""
     out: dict[str, dict[str, float]] = {}
     for name, puzzles in result.moments.items():
         values = {k: per_puzzle(puzzles, k) for k in KS}
@@ -246,8 +247,8 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 def _differences(
     made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
 ) -> dict[str, Any]:
-    """Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At equal
-    total episodes, the reference counts with its own longer training if it has any."""
+    """Return Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At
+    equal total episodes, the reference's own longer training is compared, if it has one."""
     out: dict[str, Any] = {}
     reference = seeds_of[made.reference]
     longest = (
@@ -277,8 +278,9 @@ def _began_ppo(training: TrainingRun) -> bool:
 
 
 def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
-    """Mean number of tokens per seed that the model sampled in self-play and PPO. `after`: up to
-    the step at which methods are compared. `longer`: up to the end of PPO, if it continued."""
+    """Return the number of tokens that the model sampled in self-play and PPO, as a mean over
+    seeds. `after` counts up to the step at which methods are compared, and `longer` up to the end
+    of PPO if it continued."""
     totals: dict[str, list[float]] = {}
     for training in trainings:
         used = {step: so_far.tokens for step, so_far in budget(training).items()}
@@ -290,8 +292,8 @@ def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
 
 
 def episodes_played(training: TrainingRun) -> dict[str, int]:
-    """Numbers of training episodes. `ppo`: up to the step at which methods are compared.
-    `self_play`: in self-play. `ppo_longer`: in all of PPO, if it continued."""
+    """Return numbers of training episodes. `ppo` counts up to the step at which methods are
+    compared, and `ppo_longer` all of PPO if it continued. `self_play` counts those of self-play."""
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
@@ -310,8 +312,8 @@ def episodes_played(training: TrainingRun) -> dict[str, int]:
 
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average nested dicts of numbers. A number that any seed lacks is left out (such as Pass@8, if
-    an attempt failed), because its mean would be over fewer seeds than the other means."""
+    """Average nested dicts of numbers over seeds. A number that some seed lacks, such as Pass@8 if
+    an attempt failed, is left out. Its mean would be over fewer seeds than the other means."""
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]
@@ -323,8 +325,8 @@ def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stage_seconds(made: "Comparison") -> dict[str, float]:
-    """`<method>/<stage>` -> seconds, summed over seeds. A shared stage counts for every method that
-    uses it."""
+    """Return `<method>/<stage>` -> seconds, summed over seeds. A shared stage counts for every
+    method that uses it."""
     out: dict[str, float] = defaultdict(float)
     for name, trainings in made.trainings.items():
         for task in [task for training in trainings for task in tasks_of(training)]:

@@ -12,7 +12,7 @@ from spa_sweeps.results import IN_PLAY
 
 MORE_STEPS = 1.25
 """Safety factor for the number of steps of a baseline that should sample as many tokens as SPA.
-Responses become shorter during training, so the measured ratio is too low."""
+Responses become shorter during training, so the measured ratio of tokens is too low."""
 
 REFERENCE_LABELS = {
     "random": "random",
@@ -20,7 +20,7 @@ REFERENCE_LABELS = {
     "look_ahead": "one-step look-ahead",
     "optimum": "optimum",
 }
-"""Names of the reference policies in `summary.json` -> display names."""
+"""Name of a reference policy in `summary.json` -> display name."""
 
 
 def print_table(summary: dict[str, Any]) -> None:
@@ -72,8 +72,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         else:
             claim = f"No difference found between {first} and {against} ({mean:+.{digits}f} points of Pass@1)"
         out.append(f"{claim} (95 % CI [{low:.{digits}f}, {high:.{digits}f}] {over}).{limit}")
-    # SPA may sample many more tokens than a baseline, in self-play and in longer responses, so
-    # a fair comparison needs a baseline with the same token budget.
+    # Because of self-play and longer responses, SPA may sample many more tokens than a baseline. A
+    # fair comparison needs a baseline with the same token budget.
     if (more := equal_tokens(summary)) is not None:
         out.append(more)
     if references := summary.get("reference_policies"):
@@ -104,7 +104,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
             )
     seconds = summary["seconds"]["total"]
     memory = summary["peak_memory_gb"]
-    # A command that is killed records no time, and neither does a stage that was done before.
+    # The time excludes killed commands, which record none, and stages that were already done.
     out.append(
         f"The comparison took {seconds:.0f} s, without interrupted commands and reused stages. "
         f"Peak memory, summed over processes: {memory} GB."
