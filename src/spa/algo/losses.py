@@ -255,9 +255,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
     """Estimate KL(policy || reference) per token, from the log-probs of the sampled token
     (Schulman, "Approximating KL divergence").
 
-    Kinds: kl or k1 (difference), abs, mse or k2 (half square), low_var_kl or k3 (exp(d) - d - 1
-    with d = reference - policy, d clamped to +-20 and the result to +-10). `[b, A]` twice -> `[b,
-    A]`.
+    Kinds: kl or k1 (the difference of log-probs), abs, mse or k2 (half the squared difference),
+    low_var_kl or k3 (exp(d) - d - 1 with d = reference - policy, d clamped to +-20 and the result
+    to +-10). Both arguments and the result are `[b, A]`.
 
     All but abs and mse are unbiased (before clamping). As loss terms, only mse has the gradient of
     the KL divergence; the gradient of kl is 0 on average.

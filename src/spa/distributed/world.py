@@ -1,4 +1,4 @@
-"""The ranks of a run: how they share work and exchange results.
+"""Ranks of a run: divide work among them, and exchange results.
 
 SPMD: every rank runs the same recipe on the same configuration. Each rank does its share of the
 expensive work (rollouts, scoring, gradients) and receives the results of all ranks. Therefore

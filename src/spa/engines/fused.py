@@ -276,7 +276,7 @@ class FusedModel:
         """Multiply `x` [B, H, q, n] by `shared` [K, n, m], which is the same for all rows. Returns
         [B, H, q, m]."""
         rows, heads, q, n = x.shape
-        # All rows in one product per key head: [K, B H / K q, n].
+        # Compute all rows in one product per key head, with `x` as [K, B * H / K * q, n].
         of_head = (
             x.reshape(rows, self.key_heads, -1, n).transpose(0, 1).reshape(self.key_heads, -1, n)
         )

@@ -192,8 +192,8 @@ class GrowingCache(DynamicCache):
         skipped = self.shared
         width = max(len(row.ids) for row in rows if row is not None) - skipped
         device = next(iter(parts)).keys[0].device
-        # For each store: its rows, their rows in the batch, the number of columns to copy, and
-        # whether all its episodes are in the batch.
+        # For each store: the rows to copy, their indices in the batch, the number of columns to
+        # copy, and True if all episodes of the store are in the batch.
         moves = [
             (
                 store,

@@ -10,7 +10,9 @@ from spa.envs.limits import EnvFault, checked_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """History of a running game, for replaying it if the environment cannot be copied."""
+    """History of a running game, for replaying it if the environment cannot be copied. `make`
+    creates a new environment, `seed` and `options` are the arguments of its `reset`, and `actions`
+    the actions since then."""
 
     make: Callable[[], TextEnv]
     seed: int

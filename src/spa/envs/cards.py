@@ -54,8 +54,8 @@ def shipped() -> tuple[Card, ...]:
 
 @lru_cache
 def cards() -> dict[str, Card]:
-    """Map each tag to its first shipped card. For a tag in `base`, this is the card with its
-    options there."""
+    """Map each tag to its first shipped card. For a tag in `base`, this is the card with the
+    options that `base` sets."""
     first: dict[str, Card] = {}
     for row in shipped():
         first.setdefault(row.tag, row)

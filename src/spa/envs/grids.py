@@ -58,7 +58,7 @@ class GridGame(TextEnv):
         bottom to top."""
 
     def state_text(self, mode: StateText) -> str:
-        """The grid, the coordinate sentence, or both."""
+        """Return the grid, the coordinate sentence, or both, as `mode` requires."""
         if mode == "grid":
             return self._grid()
         if mode == "coords":
@@ -70,11 +70,11 @@ class GridGame(TextEnv):
         return self._labels
 
     def legend(self) -> dict[str, str]:
-        """Symbol -> meaning."""
+        """Return the meaning of each symbol."""
         return dict(self._legend)
 
     def render(self) -> str | np.ndarray:  # type: ignore[override]
-        """The state text of the render mode; for `rgb_array`, the result of `image`."""
+        """Return the state text of the render mode; for `rgb_array`, the result of `image`."""
         shown = self.image()
         return self.state_text(self.default_state_text) if shown is None else shown
 

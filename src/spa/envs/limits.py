@@ -49,7 +49,7 @@ MOST_REWARD = 1e6
 class EnvCrash(EnvFault):
     """A call of an environment crashed its process, or hung so that the process was killed.
 
-    `call` names the call. It would fail again if it were repeated.
+    `call` names the call, which would fail again if it were repeated.
     """
 
     def __init__(self, text: str, call: str = "") -> None:

@@ -163,8 +163,8 @@ def read_actions(
 
 
 def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
-    """Return a function that gives uniform numbers in [0, 1) from `rng`, sampled in blocks because
-    single samples are slow.
+    """Return a function that returns uniform numbers in [0, 1) from `rng`. They are sampled in
+    blocks, because single samples are slow.
 
     Puzzles are generated only from these numbers, because the doubles of a bit generator are the
     same in every NumPy version. NumPy does not guarantee this for `integers`, `choice` or

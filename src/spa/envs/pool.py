@@ -51,8 +51,8 @@ def group_specs(
     members of a group play as the same player, so that they are comparable. For other tags, groups
     alternate between player 0 and player 1, which has no effect in single-player games.
 
-    The puzzle of group g at step s has seed `base_seed + s * groups + g`, as in the original, so
-    that no puzzle seed repeats during training and a resumed run plays the same puzzles as an
+    The puzzle of group g at step s has the seed `base_seed + s * groups + g`, as in the original.
+    So no puzzle seed repeats during training, and a resumed run plays the same puzzles as an
     uninterrupted one. Every member has its own noise and sampling seeds.
     """
     groups = sum(n_groups)

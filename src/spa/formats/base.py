@@ -45,7 +45,7 @@ UNWRITABLE = "state_or_action_holds_format_tags"
 @dataclass(frozen=True, slots=True)
 class Relabelled:
     """Result of correcting a response. `text` is the corrected response, or None if it could not be
-    corrected. `reason` then names the cause."""
+    corrected. In this case, `reason` gives the cause; otherwise it is ""."""
 
     text: str | None
     reason: str = ""
@@ -171,7 +171,7 @@ class ResponseFormat:
         the model is then asked for. None if the thoughts would already contain the prediction."""
         return ""
 
-    # Reading
+    # Parsing
 
     def parse(
         self,
@@ -259,7 +259,7 @@ class ResponseFormat:
         formats that list no plans."""
         return True
 
-    # Ground truth
+    # Correction with true states
 
     def relabel(self, turn: Turn, *, action_sep: str, options: Sequence[Option] = ()) -> Relabelled:
         """Return the turn's response with true states and executed actions (stage 1 of arXiv
@@ -272,7 +272,7 @@ class ResponseFormat:
         by default only the executed plan.
 
         The result is parsed again, and discarded unless it contains exactly the true states and
-        executed actions. If a response cannot be corrected, the result has no text but a reason.
+        executed actions. If a response cannot be corrected, `Relabelled.reason` gives the cause.
         """
         text = turn.response_text
         if not turn.response.well_formed:

@@ -17,8 +17,8 @@ Span = tuple[int, int]
 def find_block(text: str, tag: str) -> Span | None:
     """Return the start and end of the content of `<tag>...</tag>`.
 
-    None if the opening or the closing tag is missing, occurs more than once, or if the closing tag
-    comes first. Tags are case-sensitive.
+    None if one of the two tags is missing or occurs more than once, or if the closing tag comes
+    first. Tags are case-sensitive.
     """
     opening = f"<{tag}>"
     closing = f"</{tag}>"
@@ -149,8 +149,8 @@ def observes_first(text: str, think: Span | None, observation: Span | None) -> b
 
 
 def thoughts_of(text: str, think: Span, *states: Span | None) -> str:
-    """Return the text of the think block without the state blocks inside it. `states` are the
-    contents of the observation and the prediction block."""
+    """Return the text of the think block without the state blocks inside it. `states` are the spans
+    of the observation and the prediction."""
     start, end = think
     pieces = []
     # Blocks are removed in the order of the text. A missing block sorts first.

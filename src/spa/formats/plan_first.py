@@ -20,11 +20,11 @@ class PlanFirst(ResponseFormat):
         return f" I do {blank('your actions')}. "
 
     def asked_plan(self, actions: Sequence[str]) -> str:
-        """The plan in words."""
+        """Return the plan in words."""
         return f" {plan_sentence(actions)} "
 
     def base_thoughts(self, thoughts: str, actions: Sequence[str], said: Sequence[str]) -> str:
-        """The thoughts, ending with the plan."""
+        """Return the thoughts, ending with the plan."""
         return end_with_plan(thoughts, actions, said) if actions else thoughts
 
     def _with_plans(self, text: str, turn: Turn, options: Sequence[Option]) -> str:

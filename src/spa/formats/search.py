@@ -439,7 +439,7 @@ def score_lines(
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
             elif goal is None:
-                # The text is a path although the search has found no goal, or it is no line of a
+                # The text is a path although the search has found no goal, or it is not a line of a
                 # search.
                 is_path = all(word in actions for word in each.split())
                 errors.append("no_goal" if is_path else "unreadable")

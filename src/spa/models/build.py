@@ -244,8 +244,8 @@ def check_context(name: str, config: Any, max_model_len: int) -> None:
 @torch.no_grad()
 def check_head(name: str, model: Any) -> None:
     """Raise ModelError if log-probs computed in chunks differ from the model's own. This rejects
-    architectures that transform their logits in an unknown way, which would train on wrong
-    numbers."""
+    architectures that transform their logits in a way unknown to spa, because training would use
+    wrong log-probs."""
     # The tokens do not matter, because two ways to compute the same log-probs are compared.
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)

@@ -150,8 +150,8 @@ def layers_of(model: Any) -> Any:
 
 
 def chunk_rows(model: Any) -> int:
-    """Return the number of positions per chunk of logits. All logits, [B, T, V], would be the
-    largest tensor in memory."""
+    """Return the number of positions per chunk of logits. Logits are computed in chunks, because
+    [B, T, V] would be the largest tensor in memory."""
     weight = model.get_output_embeddings().weight
     return max(1, (GPU_LOGITS_CHUNK if weight.is_cuda else LOGITS_CHUNK) // weight.shape[0])
 

@@ -51,7 +51,8 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
         parameters=sum(p.numel() for p in model.parameters()),
         layers=layers,
         hidden=text.hidden_size,
-        # GPT-2 and others have no such key, or leave it null, and take four times the width.
+        # In GPT-2 and others, this key is missing or null, and the MLP is four times as wide as the
+        # hidden states.
         intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         query_width=heads * size,
         key_width=keys * size,

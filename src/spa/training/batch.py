@@ -172,8 +172,8 @@ def select(batch: Batch, rows: torch.Tensor) -> Batch:
 
 
 def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
-    """Split each row into one row per turn, for episodes whose turns are separate conversations,
-    stored one after the other.
+    """Split each row into one row per turn. This is for episodes whose turns are separate
+    conversations, stored one after the other.
 
     The last token of each turn gets the sum of the rewards from that turn on, so that without a
     discount every turn has the same return as in a single row. Only the last turn can count as

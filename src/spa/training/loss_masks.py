@@ -99,12 +99,11 @@ def env_state_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
 def model_state_mask(
     episode: Episode, template: ChatTemplate, *, right: bool = False
 ) -> np.ndarray:
-    """Return the mask of the states that the model wrote, bool [T]. It selects the sampled tokens
-    inside observation and prediction blocks. With `right`, it selects only tokens inside correct
-    blocks.
+    """Return the mask of the states that the model wrote, bool [T].
 
-    With `right`, the prediction of a turn without an executed action is left out, because copying
-    the state would be correct.
+    It selects the sampled tokens inside observation and prediction blocks. With `right`, it selects
+    only correct blocks, except predictions of turns without an executed action: a copy of the state
+    would be correct there.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)

@@ -19,14 +19,14 @@ VAL_FILE = "wm_val.parquet"
 
 SCHEMA = pa.schema(
     [
-        # the original's six columns
+        # The original's six columns.
         ("data_source", pa.string()),
         ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
         ("response", pa.string()),
         ("ability", pa.string()),
         ("reward_model", pa.string()),
         ("extra_info", pa.string()),
-        # the columns that spa adds
+        # The columns that spa adds.
         ("episode_id", pa.string()),
         ("turn", pa.int32()),
         ("puzzle_seed", pa.int64()),
