@@ -39,77 +39,89 @@ def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
 IN_ONE_PROCESS = """
 import contextlib, io, json, sys
 from spa.cli import main
-for words in json.loads(sys.argv[1]):
+for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        status = main(words)
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+        try:
+            status = main(line.split())
+        except SystemExit as stop:
+            status = stop.code
+    print(json.dumps([line, status, out.getvalue(), err.getvalue()]))
+"""
+COMPARE = "compare tiny --methods short_sight,short_sight_shuffled --dry-run"
+EVAL = "eval builtin:tiny --config coins.yaml --output result.json actor_rollout_ref.rollout.name"
+RIGHT = (
+    "--help",
+    "coins --help",
+    "coins odds --help",
+    "coins odds --flips 3",
+    "env list",
+    "env show coins",
+    "env check coins",
+    "config list methods",
+    COMPARE,
+    f"{EVAL}=always_heads",
+)
+WRONG = {
+    "config show tiny generate.policy=q_learnin": ("generate.policy", "'q_learning'"),
+    "config show tiny generate.mixture={q_learnin:1.0}": ("generate.mixture", "'q_learning'"),
+    f"{EVAL}=always_head": ("actor_rollout_ref.rollout.name", "'always_heads'"),
+}
+"""Commands, the key that the message names, and what it proposes."""
+COINS = """
+defaults: [tiny]
+custom_envs: {Coins: {env_type: coins, max_actions_per_traj: 12}}
+es_manager:
+  train: {env_configs: {tags: [Coins], n_groups: null}}
+  val: {env_groups: 2, group_size: 1, env_configs: {tags: [Coins], n_groups: null}}
 """
 
 
-def commands(site: Path, *lines: str) -> list[tuple[int, str, str]]:
-    """Run several `spa` commands in one process; returns status, output and errors of each."""
-    words = [line.split() for line in lines]
-    done = python(site, "-c", IN_ONE_PROCESS, json.dumps(words))
+@pytest.fixture(scope="module")
+def said(site: Path) -> dict[str, tuple[int, str, str]]:
+    """All commands of this file, run in one process: status, output and errors of each."""
+    (site.parent / "coins.yaml").write_text(COINS, encoding="utf-8")
+    done = python(site, "-c", IN_ONE_PROCESS, json.dumps([*RIGHT, *WRONG]))
     assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    return {line: tuple(rest) for line, *rest in map(json.loads, done.stdout.splitlines())}
 
 
-def spa(site: Path, *words: str) -> str:
-    """Run `spa` and return what it prints."""
-    done = python(site, "-m", "spa", *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def printed(said: dict[str, tuple[int, str, str]], line: str) -> str:
+    status, out, errors = said[line]
+    assert status == 0, errors
+    return out
 
 
-def test_its_command_is_listed_explained_and_run(site):
-    assert "Games of chance:\n  coins     odds\n" in spa(site, "--help")
-    assert "compute how likely" in spa(site, "coins", "--help")
-    assert "--flips N" in spa(site, "coins", "odds", "--help")
-    assert spa(site, "coins", "odds", "--flips", "3") == "0.1250\n"
+def test_its_command_is_listed_explained_and_run(said):
+    assert "Games of chance:\n  coins     odds\n" in printed(said, "--help")
+    assert "compute how likely" in printed(said, "coins --help")
+    assert "--flips N" in printed(said, "coins odds --help")
+    assert printed(said, "coins odds --flips 3") == "0.1250\n"
 
 
-def test_its_game_is_listed_shown_and_conforms(site):
-    done = commands(site, "env list", "env show coins", "env check coins")
-    assert [status for status, *_ in done] == [0, 0, 0], done
-    (_, listed, _), (_, shown, _), _ = done
-    assert [line.split()[:2] for line in listed.splitlines() if "coins" in line] == [
-        ["coins", "coins"]
-    ]
-    assert "six right in a row" in shown.lower()
+def test_its_game_is_listed_shown_and_conforms(said):
+    lines = [line.split()[:2] for line in printed(said, "env list").splitlines()]
+    assert lines.count(["coins", "coins"]) == 1
+    assert "six right in a row" in printed(said, "env show coins").lower()
+    printed(said, "env check coins")
 
 
-def test_its_method_is_listed_compared_and_has_a_control(site):
-    compare = "compare tiny --methods short_sight,short_sight_shuffled --dry-run"
-    (_, listed, _), (_, plan, _) = commands(site, "config list methods", compare)
-    assert "short_sight" in listed
+def test_its_method_is_listed_compared_and_has_a_control(said):
+    assert "short_sight" in printed(said, "config list methods")
+    plan = printed(said, COMPARE)
     assert "short_sight/ppo" in plan and "short_sight_shuffled/sft" in plan
 
 
-def test_a_policy_that_no_package_registers_is_refused_by_name(site):
-    overrides = ("generate.policy=q_learnin", "generate.mixture={q_learnin:1.0}")
-    done = commands(site, *(f"config show tiny {override}" for override in overrides))
-    for override, (status, _, errors) in zip(overrides, done, strict=True):
-        assert status == 2 and "did you mean 'q_learning'?" in errors
-        assert override.partition("=")[0] in errors
-
-
-def test_its_engine_plays_its_game(site):
-    (site.parent / "coins.yaml").write_text(
-        "defaults: [tiny]\n"
-        "custom_envs: {Coins: {env_type: coins, max_actions_per_traj: 12}}\n"
-        "es_manager:\n"
-        "  train: {env_configs: {tags: [Coins], n_groups: null}}\n"
-        "  val: {env_groups: 2, group_size: 1, env_configs: {tags: [Coins], n_groups: null}}\n",
-        encoding="utf-8",
-    )
-    line = (
-        "eval builtin:tiny --config coins.yaml --output result.json actor_rollout_ref.rollout.name"
-    )
-    right, wrong = commands(site, f"{line}=always_heads", f"{line}=always_head")
-    assert right[0] == 0, right
+def test_its_engine_plays_its_game(said, site):
+    printed(said, f"{EVAL}=always_heads")
     result = json.loads((site.parent / "result.json").read_text(encoding="utf-8"))
     assert result["tags"]["Coins"]["puzzles"] == 2
-    assert wrong[0] == 2 and "did you mean 'always_heads'?" in wrong[2]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_no_package_registers_is_refused_by_name(said, line):
+    status, _, errors = said[line]
+    key, nearest = WRONG[line]
+    assert status == 2 and key in errors and f"did you mean {nearest}?" in errors
 
 
 def test_help_imports_records_of_commands_and_nothing_else(site):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import pkgutil
 import subprocess
 import sys
 import time
@@ -21,30 +22,19 @@ from spa.types import StopReason, Turn
 NOT_LOADED = (*HEAVY, "pydantic")
 
 
-def in_a_new_process(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
 def test_importing_spa_loads_nothing_heavy_and_an_environment_needs_no_torch():
     code = f"import sys, spa; heavy = [name for name in {NOT_LOADED!r} if name in sys.modules]; "
     code += "spa.make('FrozenLake').reset(seed=0); print(heavy, 'torch' in sys.modules)"
-    assert in_a_new_process(code) == "[] False"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] False\n"
 
 
-@pytest.mark.parametrize("name", spa.__all__)
-def test_every_public_name_exists_and_is_documented(name: str):
-    value = getattr(spa, name)
-    assert name in dir(spa)
-    if callable(value):
-        assert inspect.getdoc(value)
-    if inspect.isfunction(value):
-        hints = inspect.signature(value)
-        assert hints.return_annotation is not inspect.Signature.empty
-        assert all(
-            each.annotation is not inspect.Parameter.empty for each in hints.parameters.values()
-        )
+def test_every_public_name_is_there_documented_and_no_module():
+    """A submodule of that name would replace the function when it is imported."""
+    modules = {module.name for module in pkgutil.iter_modules(spa.__path__)}
+    for name in spa.__all__:
+        assert name not in modules and name in dir(spa)
+        assert not callable(getattr(spa, name)) or inspect.getdoc(getattr(spa, name))
 
 
 @pytest.mark.parametrize("name", ["FrozenLake", "frozen_lake", "spa.envs.frozen_lake:FrozenLake"])
@@ -197,7 +187,6 @@ def test_a_run_has_metrics_episodes_a_checkpoint_and_a_report(run: spa.Run):
     assert run.episodes(split="train", step=1)
     assert (run.checkpoint / "config.json").is_file()
     assert run.report().read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert "<table>" in run._repr_html_()
 
 
 def test_training_again_reuses_the_run(run: spa.Run):
@@ -251,7 +240,6 @@ def test_a_run_is_evaluated(run: spa.Run):
     for interval in (measured.pass_at_1, measured.pass_at_8):
         assert 0 <= interval.low <= interval.mean <= interval.high <= 1 and 0 < interval.n <= 3
     assert measured.pass_at(1, "FrozenLakeNoSlip") == measured.pass_at_1
-    assert "Pass@1" in repr(measured) and "95 % CI" in repr(measured)
     with pytest.raises(spa.SpaError, match="samples=16 or more"):
         measured.pass_at(16)
 
@@ -277,7 +265,6 @@ def test_the_accuracy_of_a_world_model_is_that_of_the_command(
     for interval in (loaded.prediction(), loaded.observation("FrozenLakeNoSlip")):
         assert 0 <= interval.low <= interval.mean <= interval.high <= 1 and interval.n <= 20
     assert 0 <= loaded.copying() <= 1
-    assert "predictions exact" in repr(loaded) and "copying" in repr(loaded)
     with pytest.raises(spa.SpaError, match="no environment Sudoku, only FrozenLakeNoSlip"):
         loaded.prediction("Sudoku")
     with pytest.raises(spa.SpaError, match="transitions must be at least 1"):
@@ -306,11 +293,6 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path):
     for sweep in ({"algorithm.gamma": 0.9}, {"algorithm.adv_estimator": "gae"}):
         with pytest.raises(spa.SpaError, match="no key has several values"):
             spa.compare("tiny", sweep=sweep)
-
-
-def test_importing_parts_of_the_package_leaves_the_functions_in_place():
-    code = "import spa, spa.evaluation.passk, spa_author.terminal, spa_sweeps.compare; print(callable(spa.evaluate), callable(spa.play))"
-    assert in_a_new_process(code) == "True True"
 
 
 def test_a_configuration_takes_overrides_in_every_form():

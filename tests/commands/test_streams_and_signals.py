@@ -20,7 +20,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
         ("--help | head -n 1", 0),
         ("--help >&-", 0),
         ("nonsense 2>&-", 2),
-        ("env prompt FrozenLake | true", 0),
+        ("config list | true", 0),
         ("env play FrozenLake <&-", 0),
     ],
 )
@@ -46,11 +46,26 @@ def test_results_for_a_closed_pipe_are_no_error(tmp_path: Path):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_work_goes_on_when_nobody_reads_its_progress(tmp_path: Path):
-    words = "eval random --config demo --puzzles 4 --samples 2"
-    line = f"{SPA} {words} --output {tmp_path}/result.json 2>&1 >/dev/null | true; exit ${{PIPESTATUS[0]}}"
-    result = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, check=False)
-    assert result.returncode == 0 and (tmp_path / "result.json").is_file()
+def test_work_goes_on_when_nobody_reads_its_progress():
+    code = (
+        "import logging, spa.__main__ as command\n"
+        "from spa.run.console import set_verbosity\n"
+        "def work():\n"
+        "    set_verbosity()\n"
+        "    for line in ('begun', 'done'):\n"
+        "        logging.getLogger('spa').info(line)\n"
+        "    print('the result')\n"
+        "    return 0\n"
+        "command.main = work\n"
+        "command.run()\n"
+    )
+    closed, stderr = os.pipe()
+    os.close(closed)
+    result = subprocess.run(
+        [sys.executable, "-c", code], stderr=stderr, stdout=subprocess.PIPE, text=True, check=False
+    )
+    os.close(stderr)
+    assert (result.returncode, result.stdout) == (0, "the result\n")
 
 
 def start(command: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -69,6 +84,13 @@ def start(command: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
     )
 
 
+def expects(process: int, number: int) -> bool:
+    """Whether a signal would not end the process."""
+    about = Path(f"/proc/{process}/status").read_text()
+    masks = (line.split() for line in about.splitlines() if line.startswith(("SigIgn:", "SigCgt:")))
+    return any(int(mask, 16) >> (number - 1) & 1 for _, mask in masks)
+
+
 def wait_for(process: subprocess.Popen[bytes], stage: Path) -> None:
     give_up = time.monotonic() + 300
     while not steps_of(stage):
@@ -85,13 +107,16 @@ def test_ctrl_c_three_times_shows_no_traceback_and_a_request_for_stacks_ends_no_
     Not more often: faulthandler reads the frames of threads that run, and rarely meets one half written.
     """
     run = tmp_path / "run"
-    steps = ("trainer.total_training_steps=1000", "sft.trainer.total_training_steps=2")
-    # `vanilla` has no other stage than PPO, and one worker is enough.
-    arms = ("compare.arms=[vanilla]",) if command == "compare" else ()
-    process = start(command, run, *steps, *arms)
-    stage = run / "vanilla" / "ppo" if command == "compare" else run / "ppo"
+    if command == "run":
+        stage = run / "sft"
+        more = ["--stages", "selfplay,sft", "sft.trainer.total_training_steps=1000"]
+    else:  # `vanilla` has no other stage than PPO, and one worker is enough
+        stage = run / "vanilla" / "ppo"
+        more = ["compare.arms=[vanilla]", "trainer.val_before_train=false"]
+    process = start(command, run, "generate.policy=random", *more)
     try:
-        time.sleep(0.3)  # the interpreter itself starts
+        while not expects(process.pid, signal.SIGUSR1):  # the interpreter itself starts
+            time.sleep(0.02)
         while command == "run" and not steps_of(stage):
             assert process.poll() is None
             process.send_signal(signal.SIGUSR1)

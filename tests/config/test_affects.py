@@ -19,6 +19,7 @@ from spa.run.hashing import fingerprint_of, stage_fingerprint
 
 LEAVES = {name: (kind, key) for name, kind, key in schema_keys() if not is_dataclass(kind)}
 CHANGED = [name for name in LEAVES if name not in ("custom_envs", "model_info")]
+SWITCHES = ("trainer.resume_mode", *(name for name in LEAVES if ".replay." in name))
 TAG, MODEL = "FrozenLakeNoSlip", "some-model"
 
 
@@ -99,32 +100,54 @@ def test_every_result_belongs_to_a_stage_and_every_row_of_the_table_to_a_key():
     ] == []
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("section", sorted({name.rpartition(".")[0] for name in CHANGED}))
 def test_an_identity_changes_with_the_results_of_its_stage_alone(
-    name: str, cfg: Config, before, tmp_path: Path
+    section: str, cfg: Config, before, tmp_path: Path
 ):
-    kind, key = LEAVES[name]
-    path = name.replace("custom_envs.*", f"custom_envs.{TAG}").replace(
-        "model_info.*", f"model_info.{MODEL}"
-    )
+    """All keys of a section are changed at once, and each is found or not; keys that turn others on and off, by
+    themselves."""
+    names = [name for name in CHANGED if name.rpartition(".")[0] == section]
+    alone = [[name] for name in names if name in SWITCHES]
+    for group in ([name for name in names if name not in SWITCHES], *alone):
+        check(group, cfg, before, tmp_path)
 
-    def value(old: Any) -> Any:
-        if key.content == "value":
-            return other(kind, key, old)
-        (tmp_path / "config.json").write_text("{}")
-        (tmp_path / "file").write_text("new")
-        return str(tmp_path if key.content == "model" else tmp_path / "file")
 
-    now = changed(cfg, path.split("."), value)
+def check(names: list[str], cfg: Config, before: dict[str, Fingerprint], folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+    (folder / "file").write_text("new")
+    paths, now = {}, cfg
+    for name in names:
+        kind, key = LEAVES[name]
+        paths[name] = name.replace("custom_envs.*", f"custom_envs.{TAG}").replace(
+            "model_info.*", f"model_info.{MODEL}"
+        )
+        content = {"model": str(folder), "value": None}.get(key.content, str(folder / "file"))
+        now = changed(
+            now,
+            paths[name].split("."),
+            lambda old, kind=kind, key=key, content=content: content or other(kind, key, old),
+        )
     for stage in STAGES:
-        after, counts = fingerprint_of(now, stage), stage in stages_of(name)
-        result = counts and key.affects == "semantics" and name != "trainer.total_training_steps"
-        assert (after.digest != before[stage].digest) == result, stage
-        assert (
-            any(found.startswith(path) for found in differences(before[stage], after)) == result
-        ), stage
-        noted = any(found.startswith(path) for found in numerical_differences(before[stage], after))
-        assert noted == (counts and key.affects == "numerics"), stage
+        after = fingerprint_of(now, stage)
+        found = differences(before[stage], after), numerical_differences(before[stage], after)
+        wanted = [
+            {
+                name
+                for name in names
+                if stage in stages_of(name) and LEAVES[name][1].affects == affects
+            }
+            for affects in ("semantics", "numerics")
+        ]
+        wanted[0].discard("trainer.total_training_steps")
+        for keys, expected in zip(found, wanted, strict=True):
+            seen = {
+                name for name, path in paths.items() if any(key.startswith(path) for key in keys)
+            }
+            assert seen == expected, stage
+        assert (after.digest != before[stage].digest) == bool(wanted[0]), stage
+
+
+def test_a_fingerprint_comes_back_from_json(before):
     assert Fingerprint.from_json(before["ppo"].to_json()) == before["ppo"]
 
 
