@@ -114,13 +114,12 @@ def by_unique_name(formats: Iterable[Any]) -> Mapping[str, Any]:
 
 @cache
 def example_sources() -> Sequence[Any]:
-    """Return the sources of examples (`spa.examples`), in the order in which they are asked whether
-    they make the examples of a configuration."""
+    """Return the sources of examples (`spa.examples`) in ascending `order`."""
     return sorted(defined_in("examples", "SOURCE").values(), key=lambda source: source.order)
 
 
 def example_source(cfg: Any) -> Any:
-    """The `ExampleSource` that makes the examples of a configuration."""
+    """Return the first `ExampleSource` whose `makes` accepts the configuration."""
     return next(source for source in example_sources() if source.makes(cfg))
 
 

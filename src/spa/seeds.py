@@ -27,12 +27,12 @@ def stream_seed(base: int, purpose: str, *indices: int) -> int:
 
 
 def stream(base: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A NumPy generator for the named stream."""
+    """Return a NumPy generator for the named stream."""
     return np.random.Generator(np.random.PCG64(stream_seed(base, purpose, *indices)))
 
 
 def torch_stream(base: int, purpose: str, *indices: int) -> torch.Generator:
-    """A CPU torch generator for the named stream."""
+    """Return a CPU torch generator for the named stream."""
     import torch  # imported late: environments need only NumPy
 
     return torch.Generator().manual_seed(stream_seed(base, purpose, *indices))

@@ -335,7 +335,7 @@ class TokenBatch:
     """
 
     input_ids: torch.Tensor  # int64 [B, T]
-    lengths: torch.Tensor  # int64 [B]     real tokens per row
+    lengths: torch.Tensor  # int64 [B]     tokens per row, without padding
     mask: torch.Tensor  # bool  [B, A]  True where the prediction counts in the loss
     images: Any = None  # the rows' images as in spa.models.vision; None without images
 

@@ -607,8 +607,8 @@ def _legal(make: Make, seeds: int) -> None:
                     f"to_action does not accept {text!r} from legal_actions",
                     advice,
                 )
-                # The default `legal_actions` lists all action names in every state, which says
-                # nothing about legality.
+                # The default `legal_actions` lists all action names in every state, so it does not
+                # claim that they are legal.
                 if listed != env.action_names() and action is not None:
                     twin = branch(env, Past(make=make, seed=seed, options=options, actions=done))
                     _require(

@@ -56,8 +56,9 @@ def _minutes(text: str) -> float:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure the reference scores of environments on the puzzles of seeds 0 to 999; with --model,
-    measure one environment with a model. Returns the exit status. Raises ConfigError."""
+    """Measure the reference scores of environments on the puzzles of seeds 0 to 999. With --model,
+    measure one environment with a model instead. Returns the exit status. Raises ConfigError for
+    unknown environments or an unusable output file."""
     if options.model is not None:
         return _with_model(options)
     from spa.config.load import load_config

@@ -1,4 +1,4 @@
-"""The commands for authors of games, registered in pyproject.toml. Imports nothing heavy."""
+"""The commands for authors of games, registered in pyproject.toml. Imports no slow module."""
 
 from spa.commands.table import Command
 

@@ -126,7 +126,8 @@ def _rollout(
     their mean conversation."""
     rollout = cfg.actor_rollout_ref.rollout
     at_a_time = rollout.max_num_seqs if rollout.name == "vllm" else episodes
-    # Every turn waits for its longest response.
+    # A turn takes as long as its longest response, so every response counts with the maximum
+    # length.
     decoded = machine.decode_seconds(
         shape, episodes, talk.tokens / 2, talk.turns * talk.longest, at_a_time
     )

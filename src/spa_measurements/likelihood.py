@@ -41,7 +41,7 @@ class Scored:
     block: np.ndarray  # index into BLOCKS
 
     def total(self, *blocks: str) -> float:
-        """Sum of the log-probs of the given blocks."""
+        """Return the sum of the log-probs of all tokens in the given blocks."""
         return float(
             self.logprob[np.isin(self.block, [BLOCKS.index(name) for name in blocks])].sum()
         )

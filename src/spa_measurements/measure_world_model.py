@@ -2,9 +2,9 @@
 
 Random play reaches states in the middle of games. In each state the model responds once, in the
 world-model format, as in the first turn of a conversation. Its prediction is compared with the
-state that its own answer led to, since the format puts the prediction before the answer. In an
-open-loop rollout its prediction replaces the true state over several steps. The likelihood of the
-transition that random play took is measured as well.
+state to which its own answer led, because the prediction refers to that answer. In an open-loop
+rollout its prediction replaces the true state over several steps. The likelihood of the transition
+that random play took is measured as well.
 """
 
 import logging

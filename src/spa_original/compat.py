@@ -245,8 +245,8 @@ def _written(value: Any) -> str:
 
 
 def one_model(tree: dict[str, Any]) -> list[str]:
-    """Turn verl's key for the policy path into `model_path` in the unresolved `tree`, and drop an
-    equal critic path.
+    """Move the value of verl's key for the policy path to `model_path`, in the unresolved `tree`.
+    Also remove the critic's path if it names the same model.
 
     Returns the warnings to print.
     """

@@ -133,5 +133,5 @@ def _first_block(text: str, tag: str) -> tuple[int, int] | None:
     if start < 0:
         return None
     end = text.find(f"</{tag}>", start)
-    # `<tag>` is two characters longer than its name.
+    # `<tag>` is two characters longer than `tag`.
     return None if end < 0 else (start + len(tag) + 2, end)

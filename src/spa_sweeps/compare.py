@@ -363,8 +363,8 @@ def run_comparison(
     pool: PoolOf = own_process,
     work: Work = do_task,
 ) -> dict[str, Any]:
-    """Run the missing stages, write summary.json, and return it. Finished work is kept; if
-    everything is finished, an unchanged summary is not rewritten."""
+    """Run the missing stages, write summary.json, and return its content. Finished work is kept. An
+    unchanged summary is not rewritten."""
     # The lock prevents two comparisons in one folder from overwriting each other's files.
     with locked(made.root):
         started = time.monotonic()

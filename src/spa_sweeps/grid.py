@@ -90,7 +90,7 @@ class TrainingRun:
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds of stages 1 and 2; empty if PPO starts from the base model."""
+        """The rounds of self-play and SFT; empty if PPO starts from the base model."""
         data, sft = (self.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
         return rounds_of(self.world_model, data, sft) if self.world_model is not None else []
 
@@ -136,7 +136,7 @@ class StageJob:
 
     @property
     def name(self) -> str:
-        """Name of the task in messages."""
+        """Name of the stage in messages."""
         trainer = self.config.trainer
         return f"{trainer.experiment_name}, {os.path.relpath(self.folder, trainer.run_dir)}"
 

@@ -205,7 +205,7 @@ class GridProgress:
                 self._line(stage, known, f"{ending} ({outlook})" if outlook else ending)
 
     def _line(self, stage: StageView, known: StageProgress, ending: str) -> None:
-        """Print a line with the values since the previous line of this stage."""
+        """Print a line with the values that are new since the previous line of this stage."""
         self._last_line[stage.method] = time.monotonic()
         since = self._printed.get(stage.folder, -1)
         self._printed[stage.folder] = known.step

@@ -54,7 +54,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     first = "SPA" if summary["reference"] == "spa" else summary["reference"]
     seeds = len(summary.get("seeds", ()))
     for arm, gap in summary["difference"].items():
-        # Seeds with equal means have an interval over puzzles.
+        # If all seeds have equal means, the interval is over puzzles.
         if seeds >= MANY_SEEDS and gap.get("over", "seeds") == "seeds":
             over = f"over {seeds} training seeds"
             limit = ""

@@ -1,4 +1,4 @@
-"""Make environments by name, and find their settings."""
+"""Create environments by name, and find their settings."""
 
 import logging
 from dataclasses import replace
@@ -52,7 +52,7 @@ def find_spec(name: str, cfg: Config) -> EnvSpec:
     `module:Class`) are not checked."""
     if name in cfg.custom_envs:
         return cfg.custom_envs[name]
-    # A name with a colon is LIBRARY:TASK or module:Class, which only `make_env` can check.
+    # Only `make_env` can check names with a colon (LIBRARY:TASK or module:Class).
     if name not in env_types() and ":" not in name:
         known = [*cfg.custom_envs, *env_types()]
         raise ConfigError(

@@ -44,7 +44,7 @@ def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
 def value_text(value: Any) -> str:
     """Write a Python value in the grammar of overrides: `None` becomes null, strings are quoted."""
     if value is None or isinstance(value, bool):
-        # Lower case, as YAML writes them.
+        # YAML writes these values in lower case.
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
         return (
@@ -60,5 +60,6 @@ def value_text(value: Any) -> str:
 
 
 def _key(key: Any) -> str:
-    # Keys cannot be quoted, only escaped: `shaped_reward:no_idling`.
+    # Special characters in keys cannot be quoted, only escaped, such as the colon in
+    # `shaped_reward:no_idling`.
     return re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", str(key))

@@ -165,7 +165,7 @@ def rollout_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str)
 
 
 def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
-    """`search_metrics` per environment tag, as `<prefix>/<tag>/<name>`."""
+    """Compute `search_metrics` per environment tag, as `<prefix>/<tag>/<name>`."""
     metrics: Metrics = {}
     for tag in dict.fromkeys(episode.tag for episode in episodes):
         pooled = pooled_search_metrics(
@@ -176,6 +176,6 @@ def episode_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefi
 
 
 def pooled_search_metrics(episodes: Sequence[Episode], make_env: MakeEnv, prefix: str) -> Metrics:
-    """`search_metrics` over all tags together, as `<prefix>/<name>`."""
+    """Compute `search_metrics` over all tags together, as `<prefix>/<name>`."""
     scores = [score for episode in episodes for score in episode_scores(episode, make_env)]
     return {f"{prefix}/{name}": value for name, value in search_metrics(scores).items()}

@@ -1,5 +1,5 @@
-"""Intervals for success rates and for differences between methods. The same seed gives the same
-interval."""
+"""Confidence intervals for success rates and for differences between methods. The same seed gives
+the same interval."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Strata = Sequence[ArrayLike] | NDArray[np.floating]
 # With at least this many training seeds, an interval is over seeds, unless their means are all
 # equal. With fewer seeds, it is over puzzles and ignores the variance between training runs.
 MANY_SEEDS = 3
-_CHUNK = 1_000_000  # numbers held in memory at once
+_CHUNK = 1_000_000  # largest number of values in memory at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 
 def percent(value: float | None) -> str:
-    """A share in percent: 0.1234 becomes `12.3`, None a dash."""
+    """Format a share in percent: 0.1234 becomes `12.3`, and None a dash."""
     return "–" if value is None else f"{100 * value:.1f}"
 
 

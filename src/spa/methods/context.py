@@ -50,13 +50,14 @@ def stored_sequences(cfg: Config, template: ChatTemplate) -> list[Replayed]:
 def annotate_all(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
     """Apply all enabled methods to the batch.
 
-    episodes: all episodes of the step, including failed and filtered ones; `batch.episodes` holds
-    indices into them.
+    `episodes` are all episodes of the step, including failed and filtered ones. `batch.episodes`
+    contains indices into them.
     """
     for annotate in defined_by_methods("annotate").values():
         batch = annotate(batch, episodes, context)
     if context.cfg.actor_rollout_ref.actor.world_loss.on:
-        # The ratio of tokens with the world loss to tokens in the mask of the policy loss.
+        # Number of tokens with the world loss, relative to the tokens in the mask of the policy
+        # loss.
         known = batch.ce_weights[batch.played] > 0
         context.metrics["rollout/world_tokens_ratio"] = float(
             known.sum() / batch.mask.sum().clamp(min=1)

@@ -50,8 +50,8 @@ def _chosen_plans(episode: Episode) -> Iterator[tuple[int, Turn, int]]:
 
 
 def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
-    """float32 [T]: for each token, the predicted value of its turn's plan minus the mean over the
-    turn's predicted plans."""
+    """Return, for each token, the predicted value of its turn's chosen plan minus the mean over all
+    plans of the turn; float32 [T]. It is 0 in turns without a chosen plan."""
     # Tokens outside all turns have index -1, which selects the last entry.
     leads = np.zeros(len(episode.turns) + 1, dtype=np.float32)
     for number, turn, taken in _chosen_plans(episode):
@@ -61,7 +61,8 @@ def _leads(episode: Episode, values: Mapping[str, float]) -> np.ndarray:
 
 
 def _state_values(context: Context, tag: str, episodes: Sequence[Episode]) -> dict[str, float]:
-    """The value of every predicted or observed state of an environment."""
+    """Return the value of every predicted or observed state of the environment `tag`, by state
+    text."""
     turns = [turn for episode in episodes if episode.tag == tag for turn in episode.turns]
     imagined = {state for turn in turns for _, state in turn.response.options}
     return context.state_values(tag, imagined | {turn.next_target for turn in turns})

@@ -169,7 +169,7 @@ def sampled_sequences(
 def corrected(cfg: Config, template: ChatTemplate, episodes: Sequence[Episode]) -> list[Replayed]:
     """Convert episodes to training sequences as stages 1 and 2 would: the states in the responses
     are replaced by true ones or, for controls, by the control's states. Turns with a malformed
-    response give no example."""
+    response yield no example."""
     data = cfg.sft.data
     examples = [
         example

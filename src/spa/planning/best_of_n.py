@@ -80,8 +80,8 @@ class BestOfNPlanner(Planner):
             values[node.root] = max(
                 values[node.root], node.value if node.value >= GOAL else NO_STATE
             )
-        # `argmax` takes the first of equal values, so the response that the engine alone would give
-        # wins ties.
+        # `argmax` returns the first of equal values, so a tie goes to the response that the engine
+        # would give without planning.
         chosen = int(np.argmax(values))
         goals: list[Node] = [node for node in tree.goals() if node.root == chosen]
         if self.keep and goals:

@@ -61,8 +61,7 @@ class Outcome:
 
 
 class Tree:
-    """The nodes searched so far for one prompt; the first `n` of them are the responses to the real
-    state."""
+    """The nodes searched so far for one prompt. Responses to the real state come first."""
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt

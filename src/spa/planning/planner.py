@@ -69,29 +69,27 @@ DynamicsName = Literal["model", "simulator", "shuffled"]
 class Planner(ABC):
     """Wraps `engine` and chooses its response in every turn by a search of at most `depth` turns.
 
-    n: responses sampled in each state. width: states expanded per depth. keep: follow a path to the
-    goal in later turns, with the responses (log-probs included) sampled when the path was
-    predicted. max_prompt: longest prompt in tokens; longer ones are not searched. rows: number of
-    prompts per call of the engine, whose caches are dropped in between. template: None for engines
-    without tokens. Nothing is predicted beyond the turns and actions that an episode has left.
+    Nothing is predicted beyond the turns and actions that an episode has left.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        n: int,
+        n: int,  # responses sampled in each state
         dynamics: DynamicsName,
-        noise_prob: float,
+        noise_prob: float,  # probability of a corrupted state, with simulator dynamics
         state_text: StateText,
-        max_actions: int,
+        max_actions: int,  # per response
         depth: int = 1,
-        width: int = 8,
+        width: int = 8,  # states expanded per depth
+        # Follow a path to the goal in later turns, with the responses (and log-probs) that were
+        # sampled when the path was predicted.
         keep: bool = False,
-        max_prompt: int | None = None,
-        rows: int = 1024,
-        template: ChatTemplate | None = None,
-        record: Callable[[dict[str, Any]], None] = lambda line: None,
+        max_prompt: int | None = None,  # states with longer prompts, in tokens, are not expanded
+        rows: int = 1024,  # prompts per call of the engine; caches are dropped between calls
+        template: ChatTemplate | None = None,  # None for engines without tokens
+        record: Callable[[dict[str, Any]], None] = lambda line: None,  # gets `Tree.line` per turn
     ) -> None:
         self.engine = engine
         self.n = n
@@ -166,7 +164,7 @@ class Planner(ABC):
         for start in range(0, len(prompts), self.rows):
             part = prompts[start : start + self.rows]
             responses += self.engine.generate(part, sampling)
-            # Ids with # are the planner's own questions, each asked once, so their caches are
+            # Ids with # mark the planner's own prompts. Each is sent only once, so its cache is
             # dropped.
             self.engine.forget([prompt.episode_id for prompt in part if "#" in prompt.episode_id])
             release_memory()
@@ -229,7 +227,7 @@ class Planner(ABC):
         env = expansion.env
         parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
-        # The true outcome is simulated for every kind of dynamics, because metrics count correct
+        # The true outcome is simulated whatever `dynamics` is, because metrics count correct
         # predictions.
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
@@ -240,7 +238,7 @@ class Planner(ABC):
                 for each, truth in zip(parsed, truths, strict=True)
             ]
             states = [outcome.state for outcome in outcomes]
-        # `derange` gives each response a prediction that differs from its own, where it can.
+        # Where possible, `derange` gives each response a prediction that differs from its own.
         if self.dynamics == "shuffled":
             states = [states[number] for number in derange(states, rng)]
         nodes = list[Node]()

@@ -37,7 +37,7 @@ class Match:
         self.prompt, self.chance = self.told("PROMPT"), stream(seed, "textarena/opponent")
 
     def puzzle(self) -> str:
-        """The prompt and the full state of the game, hidden parts included."""
+        """Return the prompt and the full state of the game, including hidden parts, as text."""
         return f"{self.prompt}\n{content(self.game.state.game_state)}"
 
     def renew_noise(self, noise: int) -> None:
