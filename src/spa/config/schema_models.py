@@ -308,7 +308,7 @@ class ActorConfig:
     ppo_mini_batch_size: Annotated[
         int,
         Key(
-            "largest number of episodes per optimizer step; without `ctx_manager.history` of turns",
+            "largest number of episodes per optimizer step, or of turns with `ctx_manager.history=false`",
             affects="semantics",
             ge=1,
         ),
@@ -349,7 +349,7 @@ class ActorConfig:
     ppo_epochs: Annotated[
         int, Key("number of passes over the kept episodes in each step", affects="semantics", ge=1)
     ] = 1
-    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
+    shuffle: Annotated[bool, Key("form new mini-batches in every pass", affects="semantics")] = (
         False
     )
     grad_clip: Annotated[
@@ -529,7 +529,7 @@ class CriticConfig:
     ppo_epochs: Annotated[
         int, Key("number of passes over the kept episodes in each step", affects="semantics", ge=1)
     ] = 1
-    shuffle: Annotated[bool, Key("sample new mini-batches in every epoch", affects="semantics")] = (
+    shuffle: Annotated[bool, Key("form new mini-batches in every pass", affects="semantics")] = (
         False
     )
     grad_clip: Annotated[

@@ -61,11 +61,10 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Find the policy with a name.
+    """Resolve the name of a policy or model to the target of an evaluation.
 
-    The name is that of a policy without a model (`random`, `expert`), `api`, `builtin:tiny`, a Hub
-    name, or a folder. The folder of a run means its newest checkpoint; others contain a checkpoint
-    or a model.
+    Valid names are policies without a model (`random`, `expert`), `api`, `builtin:tiny`, Hub names,
+    and folders of runs, checkpoints and models. For a run, its newest checkpoint is used.
 
     Raises ModelError if a folder has no model, or if a name that can only be a path is not a
     folder.
