@@ -1,9 +1,7 @@
 """Each example is run as its first lines say."""
 
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -27,19 +25,6 @@ FOLDER = Path(__file__).parents[2] / "examples"
 def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FOLDER)
     monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def test_examples_are_short_and_say_how_to_run_them():
-    files = sorted(FOLDER.glob("*.py"))
-    names = ["custom_advantage", "custom_engine", "custom_env", "custom_method"]
-    assert [path.stem for path in files] == [*names, "lamps", "nim", "shaped_reward", "slide"]
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 95
-        commands = re.findall(
-            r"^(?:spa|python) .*$", text.partition('"""')[2].partition('"""')[0], re.M
-        )
-        assert commands and all(path.stem in command for command in commands)
 
 
 def test_the_environment_conforms():
@@ -229,17 +214,13 @@ def test_the_engine_is_taken_by_its_name():
     )
 
 
-def test_the_engine_plays_the_demo():
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "custom_engine.py"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    match = re.fullmatch(r"success in (\d+) of 512 episodes\n", done.stdout)
-    assert match, done.stderr
-    share = int(match[1]) / 512
-    assert 0.05 < share < 0.6
+def test_the_engine_plays_the_demo(capsys: pytest.CaptureFixture[str]):
+    runpy.run_path("custom_engine.py", run_name="__main__")
+    match = re.fullmatch(r"success in (\d+) of 512 episodes\n", capsys.readouterr().out)
+    assert match and 0.05 < int(match[1]) / 512 < 0.6
 
 
-def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: Path, base: Path):
+def test_a_method_of_ones_own_is_compared_and_tried(tmp_path: Path, base: Path):
     from helpers.grids import run_small
     from helpers.runs import SMALL
 
@@ -257,9 +238,6 @@ def test_a_method_of_ones_own_is_compared_tried_ablated_and_reported(tmp_path: P
         "short_sight"
     }
     assert (tmp_path / "run" / "short_sight" / "sft").is_symlink()  # only PPO is its own
-    assert main(["report", str(tmp_path / "run")]) == 0
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "short_sight" in page and "later rewards count less" in page
     assert methods_compared("base", overrides, only=["spa", own]).grid.missing == []
     tried = [
         "compare",

@@ -148,14 +148,15 @@ def test_a_way_to_the_goal_is_kept_to_until_it_leads_elsewhere(tmp_path, slips):
         "none", tmp_path, "es_manager.val.env_groups=12", "agent_proxy.max_turn=4", *lake
     )
     again, lines, engine = [], [], ScriptedEngine(know_all)
-    anew = success(cfg, imagining(8, "model", engine=engine, record=again.append, depth=4))
     kept = success(
         cfg, imagining(8, "model", engine=engine, record=lines.append, depth=4, keep=True)
     )
-    sampled, sampled_again = (
-        sum(len(line["imagined"]) for line in record) for record in (lines, again)
-    )
-    assert slips or (kept >= anew and sampled < sampled_again)
+    if not slips:
+        anew = success(cfg, imagining(8, "model", engine=engine, record=again.append, depth=4))
+        sampled, sampled_again = (
+            sum(len(line["imagined"]) for line in record) for record in (lines, again)
+        )
+        assert kept >= anew and sampled < sampled_again
     # what is left of the way that each episode is on
     turns_to_goal, followed, left = dict[str, int](), 0, 0
     for line in lines:
@@ -284,13 +285,6 @@ def test_what_cannot_be_read_is_worth_less_than_anything_read(tmp_path):
     assert all(
         line["chosen"] == 0 and part["value"] == -2 for line in lines for part in line["imagined"]
     )
-
-
-def test_games_that_cannot_judge_are_refused():
-    env = Countdown()
-    env.reset(seed=0)
-    with pytest.raises(ConfigError, match="has no state values"):
-        require_dynamics(env, "Countdown", "model")
 
 
 def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(

@@ -46,7 +46,7 @@ def played(tmp_path, *changes, dynamics="model", depth=6, response=knows, max_pr
         return response(prompt)
 
     cfg = small_config(
-        "none", tmp_path, "es_manager.val.env_groups=16", "agent_proxy.response_format=plan_first", *changes
+        "none", tmp_path, "es_manager.val.env_groups=8", "agent_proxy.response_format=plan_first", *changes
     )  # fmt: skip
     engine = BreadthFirstPlanner(
         ScriptedEngine(answer, chat),
@@ -69,8 +69,14 @@ def played(tmp_path, *changes, dynamics="model", depth=6, response=knows, max_pr
 TURNS = ("agent_proxy.max_turn=3", "agent_proxy.max_actions_per_turn=2")
 
 
-def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
-    episodes, lines, asked, chat = played(tmp_path, *TURNS)
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """What is played by a model that knows the world."""
+    return played(tmp_path_factory.mktemp("usual"), *TURNS)
+
+
+def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(usual):
+    episodes, lines, asked, chat = usual
     assert all(episode.success for episode in episodes)
     assert all(part["right"] is not False for line in lines for part in line["imagined"])
     for episode in episodes:  # the tokens are those that a row of the same response has
@@ -89,8 +95,8 @@ def test_who_knows_the_world_wins_each_puzzle_that_can_be_won_in_time(tmp_path):
     assert len(asked) == len(dreams) + len(lines)
 
 
-def test_what_a_response_is_begun_with_is_not_sampled_and_counts_in_no_length(tmp_path):
-    episodes, _, asked, chat = played(tmp_path, *TURNS)
+def test_what_a_response_is_begun_with_is_not_sampled_and_counts_in_no_length(usual):
+    episodes, _, asked, chat = usual
     given = {
         prompt.episode_id: len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill
     }
@@ -105,8 +111,8 @@ def test_what_a_response_is_begun_with_is_not_sampled_and_counts_in_no_length(tm
         assert outcome_of(episode).tokens == int(episode.sampled.sum())
 
 
-def test_each_action_is_asked_for_once_in_each_state(tmp_path):
-    _, lines, _, _ = played(tmp_path, *TURNS)
+def test_each_action_is_asked_for_once_in_each_state(usual):
+    _, lines, _, _ = usual
     for line in lines:
         dreams = line["imagined"][1:]
         for first in range(0, len(dreams), 4):
@@ -120,8 +126,8 @@ def test_each_action_is_asked_for_once_in_each_state(tmp_path):
             assert len({each["depth"] for each in part}) == 1
 
 
-def test_wrong_states_lead_nowhere(tmp_path):
-    right, *_ = played(tmp_path, *TURNS)
+def test_wrong_states_lead_nowhere(usual, tmp_path):
+    right, *_ = usual
     wrong, lines, *_ = played(tmp_path, *TURNS, dynamics="shuffled")
     assert sum(episode.success for episode in wrong) < 0.7 * sum(
         episode.success for episode in right
@@ -144,8 +150,8 @@ def test_where_nothing_is_foreseen_the_model_responses_by_itself(tmp_path):
     assert not any(episode.success for episode in episodes)
 
 
-def test_no_response_is_begun_where_the_longest_would_not_fit_behind_it(tmp_path):
-    _, _, asked, _ = played(tmp_path, *TURNS)
+def test_no_response_is_begun_where_the_longest_would_not_fit_behind_it(usual, tmp_path):
+    _, _, asked, _ = usual
     lengths = [len(prompt.token_ids) for prompt in asked]
     begun = [len(prompt.token_ids) for prompt in asked if "I do" in prompt.prefill]
     _, _, asked, _ = played(tmp_path, *TURNS, max_prompt=max(lengths))
