@@ -551,7 +551,7 @@ def error_status(body: Any) -> int | None:
         return None
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    # Some routers put the model's error into the choice.
+    # Some API routers report an error of the model in `choices[0]`.
     error = body.get("error") or (choice.get("error") if isinstance(choice, dict) else None)
     if not error and choices:
         return None

@@ -270,8 +270,8 @@ _OTHER_SEARCHES: Mapping[str, Method] = {
     if "agent_proxy.response_format=search" in written.overrides
 }
 
-# docs/methods.md has the equations and sources of these methods; docs/recipe.md describes
-# `planned`.
+# docs/methods.md has equations and sources of these methods. The method `planned` is described in
+# docs/recipe.md.
 _FIELD: Mapping[str, Method] = {
     "branched_data": Method(
         description="method spa, but SFT data contains the next state of every action in every visited state",

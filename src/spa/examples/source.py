@@ -37,8 +37,8 @@ class Examples:
 
 
 class ExampleSource:
-    """One way to make examples. Self-play, its rounds, the pipeline, the checks and the comparison
-    use this interface and know no source by name.
+    """One way to make examples. All other code uses only this interface and depends on no
+    particular source.
 
     The first source whose `makes` returns True gets the configuration, in ascending `order`.
     """

@@ -147,7 +147,7 @@ def sampled_sequences(
 ) -> list[Replayed]:
     """Sample `count` examples for a step, from the stored examples or else from the step's
     episodes. Episodes are converted in random batches of `count` until a batch yields examples,
-    which are repeated if they are too few. Returns an empty list if no batch does."""
+    which are repeated if they are too few. Returns an empty list if no batch yields any."""
     cfg = context.cfg
     # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)

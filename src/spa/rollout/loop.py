@@ -246,7 +246,7 @@ class _Game:
             self._fail(error)
 
     def _go_on(self, room: int | None) -> None:
-        """Build the prompt of the player whose turn it is."""
+        """Let an opponent make its moves, then build the prompt of the player whose turn it is."""
         if self.env.players > 1:
             self._let_opponent_move()
         if self.turn is not None:
