@@ -1,9 +1,6 @@
-import json
-from dataclasses import asdict
-
 import pytest
 
-from spa.algo.health import StreakGuard, VarianceGuard, empty_batch_guard, low_success_guard
+from spa.algo.health import VarianceGuard, empty_batch_guard, low_success_guard
 
 
 def fold(guard, observations):
@@ -33,12 +30,3 @@ def test_low_variance_inside_the_window_is_the_baseline():
     assert fold(VarianceGuard(), [0.0] * 100).reason is None
     assert fold(VarianceGuard(window=2), [1.0, 3.0, 100.0]).baseline == 2.0
     assert fold(VarianceGuard(patience=0), [1.0] * 10 + [0.0] * 50).reason is None
-
-
-def test_guards_survive_json():
-    variance, streak = (
-        fold(VarianceGuard(), [1.0] * 10 + [0.0] * 3),
-        fold(empty_batch_guard(), [True] * 3),
-    )
-    assert VarianceGuard(**json.loads(json.dumps(asdict(variance)))) == variance
-    assert StreakGuard(**json.loads(json.dumps(asdict(streak)))) == streak

@@ -180,17 +180,6 @@ def test_rows_are_grouped_by_what_they_begin_with_if_that_is_less_to_read():
     assert shared_beginnings([*three, near[1]]) == [(0, 16)] * 4
 
 
-def test_what_all_prompts_begin_with_may_be_held_once(monkeypatch):
-    made, model = ending_template("qwen2"), small_model("qwen2")
-    usual = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
-    monkeypatch.setattr(local, "_HELD_ONCE", 0)
-    found = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
-    check_episodes(model, found)
-    assert [episode.token_ids.tolist() for episode in found] == [
-        episode.token_ids.tolist() for episode in usual
-    ]
-
-
 def test_rows_that_were_cached_beside_others_share_what_they_have_in_common_now(monkeypatch):
     monkeypatch.setattr(local, "_HELD_ONCE", 0)
     made, model = ending_template("qwen2"), small_model("qwen2")

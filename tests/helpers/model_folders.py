@@ -32,7 +32,6 @@ THINKING = CHATML.replace(
 SILENT = CHATML[: CHATML.index("{%- if add_generation_prompt")]
 
 TEMPLATES = {"thinking": THINKING, "silent": SILENT}
-MATRIX = ("qwen2", "qwen3", "llama3", "gemma", "gemma2", "gemma3", "mistral", "gpt_oss")
 
 
 def save_family(name: str, folder: Path) -> Path:

@@ -16,8 +16,6 @@ from spa.models.forward import (
 )
 from spa.types import SamplingParams
 
-NAMES = ("qwen2", "qwen3", "llama3", "gemma", "mistral")
-
 
 def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Two rows, the second padded from position 7 on."""
@@ -28,7 +26,7 @@ def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama3", "gemma"])
 def test_logprobs_are_those_of_the_plain_forward_pass(name):
     model, (ids, mask) = small_model(name), batch()
     with torch.no_grad():
@@ -117,8 +115,7 @@ def test_values_are_those_before_the_prediction_and_start_at_zero():
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("longest", [2, 400])
+@pytest.mark.parametrize(("name", "longest"), [("qwen2", 2), ("qwen2", 400), ("gemma", 400)])
 def test_plain_attention_agrees_with_the_fused_kernel(monkeypatch, name, longest):
     monkeypatch.setattr(attention, "LONGEST", longest)
     ids, mask = batch()
@@ -178,8 +175,7 @@ def test_logprobs_and_entropy_are_those_of_the_policy_that_samples(settings):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama3", "gemma", "mistral"])
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(("name", "plain"), [("qwen2", True), ("qwen2", False), ("gemma", False)])
 def test_a_prefix_that_rows_share_is_read_once_with_the_same_numbers_and_gradients(
     monkeypatch, name, plain
 ):

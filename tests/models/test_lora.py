@@ -10,8 +10,6 @@ from spa.models.forward import Critic, token_logprobs, token_values
 from spa.models.load import load_critic, load_policy, load_tokenizer
 from spa.models.lora import adapters_off, add_adapters, load_adapters, save_model
 
-FAMILIES = ("qwen2", "llama3", "gemma")
-
 
 def batch():
     made = torch.Generator().manual_seed(0)
@@ -33,10 +31,9 @@ def with_adapters(model, *, seed: int = 0, moved: bool = True, **settings):
     return model
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_adapters_begin_without_effect_and_only_they_are_trained(name):
-    expected = logprobs(small_model(name))
-    model = with_adapters(small_model(name), moved=False)
+def test_adapters_begin_without_effect_and_only_they_are_trained():
+    expected = logprobs(small_model("qwen2"))
+    model = with_adapters(small_model("qwen2"), moved=False)
     assert torch.equal(logprobs(model), expected)
     token_logprobs(model, *batch())[0].sum().backward()
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
@@ -71,7 +68,7 @@ def test_the_reference_is_the_model_without_its_adapters():
     assert all((p.grad is not None) == ("lora_" in name) for name, p in model.named_parameters())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["qwen2", "gemma"])
 def test_saved_models_are_merged_and_adapters_stand_apart(name, tmp_path):
     base = save_family(name, tmp_path / "base")
     model = with_adapters(load_policy(str(base)))

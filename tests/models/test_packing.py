@@ -3,7 +3,6 @@
 import pytest
 import torch
 from helpers.families import small_model
-from helpers.model_folders import MATRIX, family_model, family_tokenizer
 
 from spa.models import attention
 from spa.models.forward import Critic, micro_batches, pack_rows, token_logprobs, token_values
@@ -19,14 +18,12 @@ def batch():
     return ids, mask
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MATRIX if name not in ("gemma3", "mistral", "gemma2", "gpt_oss")]
-)
+@pytest.mark.parametrize("name", ["qwen2", "gemma"])
 def test_packed_rows_give_the_same_numbers_and_gradients(name):
     ids, mask = batch()
     results = []
     for packed in (False, True):
-        model = family_model(name, family_tokenizer(name))
+        model = small_model(name)
         assert not packed or pack_rows(model)
         logprobs, entropy = token_logprobs(model, ids, mask, with_entropy=True)
         logprobs.sum().backward()
@@ -47,8 +44,7 @@ def test_packed_values():
     torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama3", "qwen3"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("name", "checkpointing"), [("qwen2", False), ("qwen3", True)])
 def test_packed_attention_needs_no_mask(name, checkpointing, monkeypatch):
     ids, mask = batch()
     results = []

@@ -57,9 +57,19 @@ SETTINGS = (
 )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return save_seeing("qwen2_vl", tmp_path_factory.mktemp("seeing") / "qwen2_vl")
+
+
 @pytest.fixture(scope="module", params=SEEING)
-def folder(request, tmp_path_factory) -> Path:
-    return save_seeing(request.param, tmp_path_factory.mktemp("seeing") / request.param)
+def seen(request, tmp_path_factory):
+    """A configuration, the model, its template, and two episodes that it has played."""
+    run = tmp_path_factory.mktemp("seen")
+    folder = save_seeing(request.param, run / request.param)
+    cfg = config(folder, run)
+    model, template = load_actor(cfg, str(folder), CPU)
+    return cfg, model, template, played(cfg, model, template, slice(None))
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +85,11 @@ def config(model: Path, run: Path, *overrides: str) -> Config:
     )
 
 
-def played(cfg: Config, folder: Path):
-    """The model, its template, and two episodes that it has played."""
-    model, template = load_actor(cfg, str(folder), CPU)
+def played(cfg: Config, model, template, part: slice):
     player = setup.make_worker(cfg, template, mode="base")
     specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
-    return (
-        model,
-        template,
-        player.rollout(
-            local_engine(cfg, model, template, CPU), specs, SamplingParams(max_tokens=8)
-        ),
-    )
+    engine = local_engine(cfg, model, template, CPU)
+    return player.rollout(engine, specs[part], SamplingParams(max_tokens=8))
 
 
 def test_prompts_show_the_picture_and_not_the_text():
@@ -113,9 +116,8 @@ def test_a_png_is_the_frame():
     np.testing.assert_array_equal(from_png(to_png(frame)), frame)
 
 
-def test_the_tokens_of_pictures_stand_in_the_episode(folder, tmp_path):
-    cfg = config(folder, tmp_path)
-    _, template, episodes = played(cfg, folder)
+def test_the_tokens_of_pictures_stand_in_the_episode(seen):
+    _, _, template, episodes = seen
     for episode in episodes:
         ids = episode.token_ids
         assert ids is not None and episode.sampled is not None
@@ -127,10 +129,9 @@ def test_the_tokens_of_pictures_stand_in_the_episode(folder, tmp_path):
         assert Episode.from_json(json.loads(json.dumps(episode.to_json()))).images == episode.images
 
 
-def test_another_picture_gives_other_numbers(folder, tmp_path):
+def test_another_picture_gives_other_numbers(seen):
     """The model looks: the same tokens under another picture have other log-probs, and only from the picture on."""
-    cfg = config(folder, tmp_path)
-    model, template, episodes = played(cfg, folder)
+    cfg, model, template, episodes = seen
     shown = ppo_rollouts.make_batch(cfg, episodes, template)
     other = [replace(episode, images=episodes[1 - i].images) for i, episode in enumerate(episodes)]
     swapped = ppo_rollouts.make_batch(cfg, other, template)
@@ -190,19 +191,11 @@ def test_self_play_ppo_and_evaluation(folder, tmp_path):
     assert result["tags"]["VisualSimpleSokoban"]["episodes"] == 2
 
 
-def test_batches_do_not_change_responses(folder, tmp_path):
-    cfg = config(folder, tmp_path)
-    model, template, episodes = played(cfg, folder)
-    player = setup.make_worker(cfg, template, mode="base")
-    specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=7, step=0)
-    alone = player.rollout(
-        local_engine(cfg, model, template, CPU), specs[1:], SamplingParams(max_tokens=8)
-    )
-    assert alone[0].token_ids.tolist() == episodes[1].token_ids.tolist()
-
-
-def test_rows_are_not_packed(folder):
-    assert not pack_rows(load_policy(str(folder)))
+def test_batches_do_not_change_responses_and_rows_are_not_packed(seen):
+    *parts, episodes = seen
+    (alone,) = played(*parts, slice(1, None))
+    assert alone.token_ids.tolist() == episodes[1].token_ids.tolist()
+    assert not pack_rows(parts[1])
 
 
 def test_who_does_not_see_is_told(folder, tmp_path):

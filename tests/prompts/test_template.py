@@ -141,14 +141,6 @@ def test_the_length_of_the_next_message_is_known_before_it_is_written():
     assert buffer.arrays()["turn_index"].tolist() == [-1] * (before - 2) + [0, 0] + [1] * len(delta)
 
 
-def test_a_tokenizer_without_a_template_is_refused_with_advice():
-    class Bare:
-        chat_template, name_or_path = None, "org/base"
-
-    with pytest.raises(ModelError, match=r"'org/base' has no chat template.*instruct"):
-        ChatTemplate(Bare())
-
-
 def test_a_template_that_loses_responses_is_refused(monkeypatch):
     made = tokenizer("qwen2")
     monkeypatch.setattr(
