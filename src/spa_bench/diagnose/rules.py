@@ -22,6 +22,7 @@ ERRORS = 0.5  # share of episodes that failed with an error
 CUT_OFF = 0.1  # share of responses that hit the length limit
 FORMAT = 0.9  # share of well-formed responses
 ZERO_VARIANCE = 0.75  # share of groups in which all episodes have the same score
+KEPT = 0.2  # share of the groups with reward variance that the filter keeps
 SOLVED = 0.9  # success rate at which equal scores in a group and low entropy are no fault
 ENTROPY = 0.02  # nats per token; responses that copy states have little more than this
 ENTROPY_NARROWED = 0.1  # the same, with a sampling setting that narrows the policy
@@ -589,6 +590,31 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
 
 
+def filtered(rows: Sequence[Row], settings: Settings) -> Finding | None:
+    """Detect a filter that drops most of the groups with reward variance."""
+    shares = [
+        row["rollout/kept_count"] / varied
+        for row in rows
+        if {"rollout/kept_count", "rollout/groups_zero_std"} <= row.keys()
+        and (varied := (groups_of(row, settings) or 0) - row["rollout/groups_zero_std"]) > 0
+    ]
+    if not shares or median(recent(shares)) >= KEPT:
+        return None
+    rollout = "actor_rollout_ref.rollout."
+    kind = settings.get(f"{rollout}rollout_filter_type", "std")
+    return Finding(
+        rank=0.75,
+        title="Filter",
+        metric="rollout/kept_count",
+        value=f"{_percent(median(recent(shares)))} of the groups with reward variance",
+        limit=_percent(KEPT),
+        effect="most of the sampled episodes update nothing",
+        change=to(settings, f"{rollout}rollout_filter_ratio", 0.5)
+        if kind in ("std", "top_k")
+        else to(settings, f"{rollout}rollout_filter_type", "std"),
+    )
+
+
 def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     """Detect scores whose size is out of proportion to penalties and regularizers."""
     spreads = [value for value in column(rows, "rollout/in_group_std") if value > 0]
@@ -620,12 +646,13 @@ def reward_scale(rows: Sequence[Row], settings: Settings) -> Finding | None:
     # The scores in groups include the world-model rewards, but `train/TAG/score` does not.
     won = max(column(rows, "*/success"), default=0.0)
     game = max(column(rows, "*/score"), default=0.0) / won if won > 0 else 1.0
-    if online > 0 and spread > 2 * game > 0:
+    extra = (now(rows, "rollout/in_group_mean") or 0.0) - (now(rows, "*/score") or 0.0)
+    if online > 0 and extra > 2 * game > 0:
         return Finding(
             rank=4.5,
             title="Reward scale",
-            metric="rollout/in_group_std",
-            value=f"{spread:.2g}, at a reward of {game:.2g} for success",
+            metric="rollout/in_group_mean minus train/TAG/score",
+            value=f"{extra:.2g} per episode, at a reward of {game:.2g} for success",
             limit=f"{2 * game:.2g}, twice that reward",
             effect="the rewards for the world model outweigh those of the game",
             change=to(
@@ -803,6 +830,7 @@ CHECKS = (
         needs="rollout/groups_zero_std",
         missing=_PLAYED,
     ),
+    Check(title="filter", rule=filtered, needs="rollout/kept_count", missing=_PLAYED),
     Check(title="reward scale", rule=reward_scale, needs="rollout/in_group_std", missing=_PLAYED),
     Check(title="clipped ratio", rule=clipped, needs="actor/pg_clipfrac", missing=_UPDATED),
     Check(title="learning rate too low", rule=rate_too_low, needs="actor/ppo_kl", missing=_UPDATED),
