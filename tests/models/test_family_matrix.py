@@ -9,7 +9,7 @@ from helpers.stages import metrics
 
 from spa.config.load import load_config
 from spa.config.schema import Config
-from spa.models.build import load_actor
+from spa.models.build import load_actor, load_template
 from spa.recipes import pipeline, ppo_run, selfplay
 from spa.run.checkpoint import latest_checkpoint
 
@@ -70,16 +70,17 @@ def config(model: Path, run: Path, *overrides: str) -> Config:
 
 def test_fine_tuning(family, data, tmp_path):
     name, folder = family
-    checkpoint = pipeline.run_sft_stage(
-        config(folder, tmp_path), directory=tmp_path / "sft", data=data
-    )
+    cfg = config(folder, tmp_path)
+    checkpoint = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     losses = [line["train/loss"] for line in metrics(tmp_path / "sft")]
     assert all(0 < loss < 20 for loss in losses)
-    model, template = load_actor(config(folder, tmp_path), str(checkpoint), torch.device("cpu"))
+    model, template = load_actor(cfg, str(checkpoint), torch.device("cpu"))
     assert type(model).__name__.lower().startswith(name.replace("_", "").removesuffix("3"))
-    ids = template.start(({"role": "user", "content": "go"},), "<think>")
-    _, original = load_actor(config(folder, tmp_path), str(folder), torch.device("cpu"))
-    assert ids == original.start(({"role": "user", "content": "go"},), "<think>")
+    ids, original = (
+        made.start(({"role": "user", "content": "go"},), "<think>")
+        for made in (template, load_template(cfg, str(folder)))
+    )
+    assert ids == original
 
 
 def test_ppo_samples_from_the_numbers_that_it_trains(family, tmp_path):

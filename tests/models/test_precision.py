@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from helpers.families import small_model
 
 from spa.config.load import load_config
@@ -18,11 +17,10 @@ def asked(*overrides: str):
     return load_config("base", ["trainer.device=cpu", f"model_path={HUB}", *overrides])
 
 
-@pytest.mark.parametrize(
-    ("feature", "found"), [("amx", "bfloat16"), ("avx512_bf16", "bfloat16"), ("none", "float32")]
-)
-def test_real_models_take_what_the_processor_is_fast_in(feature, found):
-    assert precision_of(asked(), feature=feature) == dict.fromkeys(KEYS, found)
+def test_real_models_take_what_the_processor_is_fast_in():
+    cfg = asked()
+    for feature, found in (("amx", "bfloat16"), ("avx512_bf16", "bfloat16"), ("none", "float32")):
+        assert precision_of(cfg, feature=feature) == dict.fromkeys(KEYS, found)
 
 
 def test_small_models_stay_in_float32(tmp_path):
@@ -51,9 +49,8 @@ def test_what_is_named_stays_and_the_engine_follows_a_trainer_in_float32():
     assert [named[key] for key in KEYS] == ["bfloat16", "float32", "bfloat16", "bfloat16"]
 
 
-@pytest.mark.parametrize("preset", ["demo", "smol_frozen_lake"])
-def test_the_bfloat16_of_a_preset_counts_as_auto_where_the_processor_emulates_it(preset, tmp_path):
-    cfg = load_config(preset, ["trainer.device=cpu"])
+def test_the_bfloat16_of_a_preset_counts_as_auto_where_the_processor_emulates_it(tmp_path):
+    cfg = load_config("demo", ["trainer.device=cpu"])
     named = precision_of(cfg, feature="amx")
     assert named["sft.model.dtype"] == "bfloat16"
     assert set(precision_of(cfg, feature="none").values()) == {"float32"}

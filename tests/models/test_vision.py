@@ -151,22 +151,21 @@ def test_fine_tuning_reads_pictures(folder, data, tmp_path):
         == sum(m["content"].count(IMAGE) for m in example.prompt)
         for example in examples
     )
-    template = load_template(config(folder, tmp_path), str(folder))
+    cfg = config(folder, tmp_path)
+    template = load_template(cfg, str(folder))
     (sequence, *_), dropped = training_sequences(
         examples, template, max_length=3000, merge_turns=True
     )
     assert dropped == 0 and len(sequence.images) == sequence.examples
     assert "#" in examples[0].response  # the states of the response are text
-    checkpoint = pipeline.run_sft_stage(
-        config(folder, tmp_path), directory=tmp_path / "sft", data=data
-    )
+    checkpoint = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     losses = [
         json.loads(line)["train/loss"]
         for line in (tmp_path / "sft/metrics.jsonl").read_text().splitlines()
     ]
     assert len(losses) == 2 and all(0 < loss < 20 for loss in losses)
     # its processor is saved too
-    assert load_template(config(folder, tmp_path), str(checkpoint)).images is not None
+    assert load_template(cfg, str(checkpoint)).images is not None
 
 
 def test_self_play_ppo_and_evaluation(folder, tmp_path):

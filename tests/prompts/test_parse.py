@@ -94,7 +94,7 @@ fuzzed = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(fuzzed, st.booleans(), st.sampled_from(["||", ";"]), st.integers(0, 6))
 def test_base_mode_executes_what_the_original_executes(text, enable_think, sep, max_actions):
     # with and without the prefill

@@ -36,20 +36,12 @@ def test_text_outside_the_blocks_goes():
     assert relabel_turn(turn, action_sep="||").text == response_to("S", "N", "Left")
 
 
-@pytest.mark.parametrize(
-    "state",
-    ["3_P_", r"\g<0>", r"\1", "\\", "$1 {0} %s", "a\n\nb", "İ ß 世界", "<b>&amp;", "\0", "||"],
-)
-def test_hostile_states_survive_byte_for_byte(state):
-    turn = make_turn(response_to("x", "y", "Left"), state=state, next_state=state[::-1])
-    assert relabel_turn(turn, action_sep="||").text == response_to(state, state[::-1], "Left")
-
-
 states = st.text(min_size=1).filter(lambda text: text.strip())
 
 
 @given(states, states, st.text())
 @example("0", "\\g<1>", "")
+@example("3_P_ $1 {0} %s", "\\1 <b>&amp;||\0", "\\")
 def test_any_state_is_written_exactly_or_not_at_all(state, next_state, thoughts):
     text = response_to("x", "y", "Left", thoughts=thoughts)
     out = relabel_turn(make_turn(text, state=state, next_state=next_state), action_sep="||")
@@ -91,16 +83,6 @@ def test_a_state_that_holds_a_tag_is_given_up(tag):
 def test_turns_that_cannot_be_corrected_say_why(turn, reason):
     out = relabel_turn(turn, action_sep="||")
     assert (out.text, out.reason) == (None, reason)
-
-
-def test_a_corrected_response_parses_to_the_truth():
-    out = relabel_turn(
-        make_turn(response_to("x", "y", "Left"), executed=("Left", "Up")), action_sep="||"
-    ).text
-    assert out is not None
-    parsed = parse_response(out, mode="add_worldmodel")
-    assert (parsed.observation, parsed.prediction, parsed.actions) == ("S0", "S1", ("Left", "Up"))
-    assert parsed.well_formed
 
 
 @pytest.mark.parametrize(
