@@ -269,7 +269,7 @@ SETTINGS = (
     "generate.search.examples=4",
     "generate.search.start_share=0.5",
     "sft.trainer.total_training_steps=2",
-    "sft.trainer.eval_episodes=2",
+    "sft.trainer.eval_episodes=1",
     "trainer.device=cpu",
     "trainer.logger=[]",
 )
