@@ -6,16 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.runs import make_base
-
 CHAOS = Path(__file__).with_name("chaos.py")
 
 
-def test_killed_and_harmed_runs_end_as_if_nothing_had_happened(tmp_path):
-    model = make_base(tmp_path / "base")
+def test_killed_and_harmed_runs_end_as_if_nothing_had_happened(base, tmp_path):
     words = [sys.executable, str(CHAOS), "--kills", "2", "--faults", "torn", "--seed", "3"]
     result = subprocess.run(
-        [*words, "--model", str(model), "--folder", str(tmp_path / "runs")],
+        [*words, "--model", str(base), "--folder", str(tmp_path / "runs")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

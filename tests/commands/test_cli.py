@@ -86,7 +86,7 @@ def test_the_number_of_a_training_sets_all_its_seeds(tmp_path: Path):
 
 LONG = [
     ["run"],
-    *(["run", "--stages", stage] for stage in ("selfplay", "sft", "ppo")),
+    ["run", "--stages", "sft"],
     ["run", "--method", "vanilla"],
     ["compare"],
 ]
@@ -129,16 +129,6 @@ def test_a_dry_run_prints_the_command_that_was_typed(capsys):
     assert command in out
     # The memory is that of this stage.
     assert "(fine-tuning; estimate)" in out
-
-
-def test_the_first_process_of_torchrun_alone_prints_the_command():
-    words = ["--nproc-per-node", "2", "-m", "spa", "run", "demo", "--steps", "3"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    done = subprocess.run(
-        [*torchrun, *words, "--dry-run"], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout.count("Command: ") == done.stdout.count("is valid") == 1
-    assert f"Command: torchrun {' '.join(words)}\n" in done.stdout
 
 
 def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):

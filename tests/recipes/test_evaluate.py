@@ -457,12 +457,3 @@ def test_a_second_model_does_not_replace_the_result_of_the_first(tmp_path, monke
     told = capsys.readouterr()
     assert "the results of one/final and two/final have one name" in told.err
     assert "one/final on unseen puzzles" in told.out
-
-
-def test_remarks_on_the_bundled_model_are_true(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    command = "eval builtin:tiny --config demo --samples 1 --puzzles 2 --quiet trainer.device=cpu"
-    assert cli.main(command.split()) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "cannot be computed" not in out and "training puzzles" not in out
-    assert "Percent of optimum is Pass@1 as a percentage of" in out

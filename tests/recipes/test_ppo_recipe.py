@@ -1,15 +1,13 @@
 """PPO as a whole: deterministic, resumable, cut as one likes, and stopped where it would go wrong."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.families import random_model
-from helpers.runs import SMALL, small_config
+from helpers.runs import small_config
 from helpers.stages import metrics, weights
 
-from spa import cli
 from spa.algo.estimators import Estimator
 from spa.engines.factory import EngineKind
 from spa.engines.local import LocalEngine
@@ -295,25 +293,6 @@ def test_turn_scores_survive_normalization(base, tmp_path):
     assert ((by_turn.rewards != 0) & (at_the_end.rewards == 0)).any()
 
 
-def test_from_the_command_to_the_backward_pass_are_six_calls(base, tmp_path, monkeypatch):
-    source, real, chains = str(Path(ppo.__file__).parents[1]), torch.Tensor.backward, set()
-
-    def backward(self, *args, **settings):
-        frames = [frame for frame in inspect.stack()[1:] if frame.filename.startswith(source)]
-        chains.add(
-            tuple(
-                frame.function
-                for frame in frames[: [f.function for f in frames].index("main", 4) + 1]
-            )
-        )
-        return real(self, *args, **settings)
-
-    monkeypatch.setattr(torch.Tensor, "backward", backward)
-    words = [*SMALL, *ONE, f"model_path={base}", f"trainer.run_dir={tmp_path}"]
-    assert cli.main(["run", "base", "--stages", "ppo", *words]) == 0
-    assert chains == {("update", "train_ppo", "run_ppo", "launch", "run", "main")}
-
-
 def test_shorter_responses_may_count_more(base, tmp_path):
     """The switch of the original reaches the advantages of grpo."""
     switch = "actor_rollout_ref.actor.grpo_advantage_length_weight=true"
@@ -471,12 +450,11 @@ def test_episodes_of_broken_environments_are_left_out(base, tmp_path, monkeypatc
     assert line["actor/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus"])
-def test_estimators_without_values_need_no_critic(base, tmp_path, estimator):
+def test_estimators_without_values_need_no_critic(base, tmp_path):
     cfg = small_config(
         base,
         tmp_path,
-        f"algorithm.adv_estimator={estimator}",
+        "algorithm.adv_estimator=reinforce_plus_plus",
         "trainer.total_training_steps=1",
         "trainer.val_before_train=false",
     )

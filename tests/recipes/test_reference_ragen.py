@@ -165,7 +165,3 @@ def test_whole_steps_are_those_of_ragen(name: str):
                     part,
                     parameter,
                 )
-
-
-def test_the_golden_file_says_where_its_numbers_come_from():
-    assert "RAGEN" in GOLDEN["origin"] and set(GOLDEN["cases"]) == {*CASES, "rollouts"}

@@ -90,7 +90,3 @@ def test_whole_fine_tuning_steps_are_those_of_trl(name: str, packed: bool):
 
 def test_an_epoch_has_as_many_steps_as_trls():
     assert len(spread_evenly([1] * ROWS, BATCH, range(ROWS))) * 2 == len(GOLDEN["cases"]["cosine"])
-
-
-def test_the_golden_file_says_where_its_numbers_come_from():
-    assert "trl" in GOLDEN["origin"] and set(GOLDEN["cases"]) == set(CASES)

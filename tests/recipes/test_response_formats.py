@@ -1,10 +1,12 @@
-"""Every order of a world-model response through all three stages, with the built-in model and budgets of a few tokens."""
+"""Every order of a world-model response through the stages, with the built-in model and budgets of a few tokens."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from spa.config.load import load_config
+from spa.config.schema import Config
 from spa.recipes import pipeline, ppo_run, selfplay
 from spa.worldmodel.examples import is_counterfactual
 from spa.worldmodel.sft_files import read_examples
@@ -34,11 +36,15 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
-def test_all_stages(order, tmp_path):
-    cfg = load_config(
-        "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={tmp_path}"]
+def config(order: str, run: Path) -> Config:
+    return load_config(
+        "tiny", [*SETTINGS, f"agent_proxy.response_format={order}", f"trainer.run_dir={run}"]
     )
+
+
+@pytest.mark.parametrize("order", ["plan_first", "answer_first", "no_prediction", "choose_plan"])
+def test_examples_and_fine_tuning(order, tmp_path):
+    cfg = config(order, tmp_path)
     data = selfplay.run_self_play(cfg, directory=tmp_path / "data")
     examples = read_examples(data / "wm_train.parquet")
     # there, branches are what is chosen from
@@ -53,9 +59,12 @@ def test_all_stages(order, tmp_path):
         )
     if order == "choose_plan":
         assert all(example.response.count("I could do ") == 2 for example in examples)
-    tuned = pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
+    pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
     assert ("val/wm/prediction_em" in measured) == (order != "no_prediction")
-    ppo_run.run_ppo(cfg, model_path=str(tuned), directory=tmp_path / "ppo")
+
+
+def test_ppo(tmp_path):
+    ppo_run.run_ppo(config("choose_plan", tmp_path))
     last = json.loads((tmp_path / "ppo" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["actor/grad_norm"] > 0
