@@ -13,16 +13,6 @@ from spa.cli import COMMANDS, execute, main, make_parser, parse
 NOT_LOADED = (*HEAVY, "jinja2")
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("args", [["--help"], ["nonsense"]])
 def test_help_loads_no_heavy_module(args):
     code = (
@@ -31,13 +21,9 @@ def test_help_loads_no_heavy_module(args):
         f"heavy = [name for name in {NOT_LOADED!r} if name in sys.modules]\n"
         "sys.exit(f'loaded {heavy}' if heavy else status)"
     )
-    done = python(code)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == (2 if args == ["nonsense"] else 0), done.stderr
-    assert (
-        done.stdout
-        if args != ["nonsense"]
-        else done.stderr.startswith("spa: there is no command 'nonsense'")
-    )
+    assert done.stdout or done.stderr.startswith("spa: there is no command 'nonsense'")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -53,18 +39,8 @@ def test_every_help_has_an_example_that_parses(name: str):
 def test_the_flags_are_settings():
     from spa.commands.arguments import settings
 
-    words = [
-        "tiny",
-        "--model",
-        "a b",
-        "--steps",
-        "3",
-        "--output-dir",
-        "runs/x y",
-        "seed.val=1",
-        "--sweep",
-        "a=1,2",
-    ]
+    words = ["tiny", "--model", "a b", "--steps", "3", "--output-dir", "runs/x y", "seed.val=1"]
+    words += ["--sweep", "a=1,2"]
     options = parse("compare", words)
     assert options.overrides == ["seed.val=1"] and options.sweep == ["a=1,2"]
     assert settings(options) == [
@@ -135,27 +111,11 @@ def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):
     folder = tmp_path / "gamma=0.9"
     folder.mkdir()
     (folder / "config.yaml").write_text("defaults: [demo]\n")
-    assert (
-        main(
-            [
-                "run",
-                str(folder),
-                "--stages",
-                "ppo",
-                "--dry-run",
-                "~trainer.test_freq",
-                "+trainer.save_freq=3",
-            ]
-        )
-        == 0
-    )
+    changes = ["~trainer.test_freq", "+trainer.save_freq=3"]
+    assert main(["run", str(folder), "--stages", "ppo", "--dry-run", *changes]) == 0
     assert "is valid" in capsys.readouterr().out
-    assert (
-        main(
-            ["eval", "random", "--config", str(folder), "--dry-run", "--output", f"{folder}/a.json"]
-        )
-        == 0
-    )
+    output = ["--output", f"{folder}/a.json"]
+    assert main(["eval", "random", "--config", str(folder), "--dry-run", *output]) == 0
     assert f"and write {folder}/a.json" in capsys.readouterr().out
 
 

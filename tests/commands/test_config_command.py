@@ -3,19 +3,8 @@ from spa.config.load import load_config
 
 
 def test_show_prints_the_resolved_file(capsys, tmp_path):
-    assert (
-        execute(
-            [
-                "config",
-                "show",
-                "_3_frozen_lake",
-                "seed.val=9",
-                "~custom_envs.Bandit",
-                "+trainer.threads=1",
-            ]
-        )
-        == 0
-    )
+    changes = ["seed.val=9", "~custom_envs.Bandit", "+trainer.threads=1"]
+    assert execute(["config", "show", "_3_frozen_lake", *changes]) == 0
     path = tmp_path / "shown.yaml"
     path.write_text(capsys.readouterr().out)
     assert "${" not in path.read_text()

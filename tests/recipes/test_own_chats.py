@@ -65,8 +65,15 @@ def trained(sequence, family: str = "qwen2") -> str:
     return template(family).tokenizer.decode(sequence.token_ids[sequence.mask])
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-@pytest.mark.parametrize("layout", ROWS)
+@pytest.mark.parametrize(
+    ("layout", "suffix"),
+    [
+        *((layout, ".jsonl") for layout in ROWS),
+        ("messages", ".json"),
+        ("parts", ".parquet"),
+        ("prompt as JSON", ".parquet"),
+    ],
+)
 def test_every_layout_and_format_gives_the_same_tokens(layout, suffix, tmp_path):
     path = write(tmp_path / f"chats{suffix}", [ROWS[layout]] * 2)
     (first, second), val = sequences(path)
