@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spa.plugins import defined_by_methods
-
 FILE = """
 from spa.methods import Method
 
@@ -46,10 +44,3 @@ def test_a_file_in_the_folder_is_a_method_of_sft_ppo_and_comparisons(tmp_path: P
     assert done.stdout.split() == [
         *("act_focus", "correct_predictions", "echo", "imagined_advantage", "zeta", "paw", "replay")
     ]
-
-
-def test_act_obs_is_such_a_file():
-    assert (
-        "act_obs" in defined_by_methods("sft_mask")
-        and "act_obs" in defined_by_methods("METHODS")["act_obs"]
-    )

@@ -355,18 +355,11 @@ def test_a_loss_that_is_not_finite_ends_with_a_message_and_an_unharmed_checkpoin
     assert all(p.isfinite().all() for p in load_policy(str(last)).parameters())
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"wm_train\.parquet"),
-        (b"not parquet", r"wm_train\.parquet"),
-        (b"", r"wm_train\.parquet"),
-    ],
-)
-def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, content, message):
+@pytest.mark.parametrize("content", [None, b"not parquet"])
+def test_data_that_is_missing_or_corrupt_is_one_clear_message(base, tmp_path, content):
     if content is not None:
         (tmp_path / "wm_train.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"wm_train\.parquet"):
         pipeline.run_sft_stage(
             small_config(base, tmp_path), directory=tmp_path / "sft", data=tmp_path
         )

@@ -13,13 +13,9 @@ from spa.run.checkpoint import MARKER, damage, latest_checkpoint, save_checkpoin
 from spa.run.copies import Mirror
 
 
-@pytest.fixture(params=["file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return (
-        f"file://{tmp_path}/copies/ppo"
-        if request.param == "file"
-        else f"memory://{uuid.uuid4()}/ppo"
-    )
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4()}/ppo"
 
 
 def save(url: str, directory: Path, step: int, **settings: Any) -> Path:

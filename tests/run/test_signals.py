@@ -104,18 +104,6 @@ def test_other_threads_are_left_alone():
     assert seen == [before]
 
 
-def test_the_command_line_ends_with_status_143_and_says_how_to_go_on():
-    code = (
-        "import os, signal, sys, spa.commands.recipe as r; from spa.cli import main; "
-        "r.run = lambda options: os.kill(os.getpid(), signal.SIGTERM); sys.exit(main(['run', 'demo', 'a b=1']))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert result.returncode == 143, result.stderr
-    assert "stopped by SIGTERM." in result.stderr and "spa run demo 'a b=1'" in result.stderr
-
-
 def test_a_process_that_is_starting_does_not_see_ctrl_c_before_it_ignores_it():
     code = (
         "import os, signal\n"

@@ -93,9 +93,13 @@ def run(limit: int, *, late: bool = False, micro: MicroBatching | None = None):
     return part, metrics
 
 
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
-    "micro", [MicroBatching(), MicroBatching(rows=6), MicroBatching(max_tokens=60)]
+    ("late", "micro"),
+    [
+        (False, MicroBatching()),
+        (True, MicroBatching(rows=6)),
+        (True, MicroBatching(max_tokens=60)),
+    ],
 )
 def test_a_step_that_ran_out_of_memory_gives_the_same_weights(late, micro, caplog):
     caplog.set_level(logging.WARNING)
