@@ -13,8 +13,8 @@ from spa.models.load import BUILTIN
 from spa.recipes import evaluate, pipeline, ppo_run, selfplay
 from spa.recipes.policies import find_target
 
-TAGS = ("Countdown", "WebShop", "VisualSimpleSokoban")
-"""Actions in free words, actions that change from turn to turn, and pictures. What else differs between games,
+TAGS = ("Countdown", "2048", "VisualSimpleSokoban")
+"""Actions in free words, legal actions that change from turn to turn, and pictures. What else differs between games,
 `spa env check` and the reference scores cover."""
 SETTINGS = (
     "agent_proxy.max_turn=2",
