@@ -242,15 +242,14 @@ def test_spa_log_chooses_how_much_is_said(verbosity, capsys, level: str, said: l
     assert capsys.readouterr().err.splitlines() == said
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_workers_show_warnings_and_with_debug_everything(verbosity, capfd, debug: bool) -> None:
-    console.set_verbosity(debug=debug)
+def test_workers_show_warnings_alone(verbosity, capfd) -> None:
+    console.set_verbosity()
     known = Fingerprint(stage="selfplay", settings={}, content={})
     cfg = load_config("tiny")
     task = StageJob(stage="selfplay", folder=Path("nowhere"), config=cfg, fingerprint=known)
     assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
     said = capfd.readouterr().err
-    assert "warning: careful" in said and ("by the way" in said) is debug
+    assert "warning: careful" in said and "by the way" not in said
 
 
 def _talk(task: StageJob, device: str) -> tuple[int, int]:
