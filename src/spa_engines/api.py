@@ -249,9 +249,10 @@ class ApiEngine:
         """Return one completion per prompt; `finish_reason` is "error" for prompts without a
         response.
 
-        Raises ModelError if no request can succeed, or if no prompt gets a response. The second
-        case is no error if the server has accepted these settings before, and has now refused a
-        prompt or got only one.
+        Raises ModelError for prompts with images, for an error that would fail every request (such
+        as a wrong key), or if no prompt gets a response. The last is tolerated, and every completion
+        has the `finish_reason` "error", if the server has already answered a request with these
+        settings and now refused a prompt or was sent only one.
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(

@@ -244,7 +244,8 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
 
 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
-    """The Manhattan distance from each target to every cell."""
+    """Return Manhattan distances, `[target][cell]`. `targets` are indices into `cells`, which number
+    the board row by row with `stride`."""
     places = [divmod(cell, stride) for cell in cells]
     return [
         [abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places]

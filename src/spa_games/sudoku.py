@@ -245,7 +245,7 @@ class Sudoku(TextEnv):
         """Write a digit. A text that is not a move, or a move onto a given digit, is invalid and
         changes nothing. After the end, the reward is 0."""
         self.steps += 1
-        # A full board cannot change, because no other digit fits.
+        # Moves after the end need no guard: on a full board no other digit fits, so nothing changes.
         over = all(self.cells)
         move = self._read(action) if isinstance(action, str) else None
         valid = move is not None and not self.given[move[0]]

@@ -207,7 +207,7 @@ class _Visits:
     state: Tensor  # int64   [N]  number of the state, below S
     visit: Tensor  # int64   [N]  number of the pair, below V
     first: Tensor  # bool    [N]  True for the episode's first visit to the state
-    episodes: Tensor  # float64 [S]  number of episodes that visit it
+    episodes: Tensor  # float64 [S]  number of episodes that visit the state
     count: int  # V, the number of pairs
 
 

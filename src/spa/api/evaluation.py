@@ -38,7 +38,8 @@ class Evaluation:
         is the number of puzzles.
 
         `tag` names an environment, and is required if there are several. Raises ConfigError if it
-        is missing or unknown, or if fewer than k attempts were played.
+        is missing or unknown, or if the result has no Pass@k: `ks` of the evaluation lacks k, or
+        fewer than k attempts were played.
         """
         name = _tag_of(self.result, tag)
         interval = self.result["tags"][name].get(f"pass@{k}")

@@ -10,7 +10,7 @@ from spa.tables import Table
 
 
 def list_names_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa config list`."""
+    """Add the arguments of `spa config list` to `parser`."""
     parser.add_argument(
         "what",
         nargs="?",
@@ -46,7 +46,7 @@ def list_names(options: argparse.Namespace) -> int:
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa config show`."""
+    """Add the arguments of `spa config show` to `parser`."""
     parser.add_argument("name", metavar="CONFIG", help=CONFIG_HELP)
 
 

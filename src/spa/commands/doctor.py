@@ -53,7 +53,7 @@ class Line:
 
 
 def doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa doctor`."""
+    """Add the arguments of `spa doctor` to `parser`."""
     parser.add_argument(
         "run",
         nargs="?",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the configuration is slow to import, and `--help` does not 
 
 
 def list_environments_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env list`."""
+    """Add the arguments of `spa env list` to `parser`."""
     parser.add_argument(
         "library",
         nargs="?",
@@ -62,7 +62,7 @@ def list_environments(options: argparse.Namespace) -> int:
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env show`."""
+    """Add the arguments of `spa env show` to `parser`."""
     add_environment(parser)
 
 
@@ -119,7 +119,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def sample_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env sample`."""
+    """Add the arguments of `spa env sample` to `parser`."""
     add_environment(parser)
     parser.add_argument(
         "-n",

@@ -28,7 +28,7 @@ MEASUREMENTS = {
 
 
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa eval`."""
+    """Add the arguments of `spa eval` to `parser`."""
     parser.add_argument(
         "models",
         nargs="+",

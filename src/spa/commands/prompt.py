@@ -10,7 +10,7 @@ BORDER = "│"
 
 
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa env prompt`."""
+    """Add the arguments of `spa env prompt` to `parser`."""
     add_environment(parser, "configuration with the prompt settings (default: base)")
     parser.add_argument(
         "--seed", type=whole_number, default=10, metavar="N", help="seed of the puzzle"

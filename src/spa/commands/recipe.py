@@ -24,7 +24,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `spa run`. The positional ones are those of the original code's script."""
+    """Add the arguments of `spa run` to `parser`. The positional ones are those of the original code's script."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "ckpt",

@@ -82,11 +82,11 @@ def pass_metrics(successes: ArrayLike, puzzle_ids: ArrayLike, ks: Iterable[int])
     Args:
         successes: bool `[N]`, one per episode.
         puzzle_ids: `[N]`, equal for the attempts at one puzzle.
-        ks: the wanted k. A puzzle with fewer than k attempts does not count for that k; a k without any puzzle is
-            left out.
+        ks: values of k to compute. A puzzle with fewer than k attempts is left out for that k. A k for which no
+            puzzle remains is omitted.
 
     Returns:
-        pass@k for each possible k, and pass@any: the fraction of puzzles solved at least once.
+        pass@k for each remaining k, and pass@any: the fraction of puzzles solved at least once.
     """
     _, n, c = per_puzzle(successes, puzzle_ids)
     metrics: Metrics = {}

@@ -145,9 +145,11 @@ class OpenStates:
 def expanding(
     found: OpenStates, *, max_lines: int = MAX_LINES
 ) -> Generator[str, Sequence[Successor], Search]:
-    """Search in the order of `found`. This is a generator, so that several searches can be batched:
-    it yields the key of the state to expand, receives that state's successors, and returns the
-    finished search."""
+    """Search for the goal, expanding states in the order that `found` gives.
+
+    This is a generator, so that several searches can be batched. It yields the key of the state to
+    expand and receives that state's successors. It returns the finished search, without a path if
+    no goal was found."""
     lines = list[Line]()
     while (key := found.next()) is not None and len(lines) < max_lines:
         found.close(key)

@@ -158,7 +158,7 @@ def chunk_rows(model: Any) -> int:
 
 def raw_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Return the logits, float32 [n, V], of hidden states [n, H]."""
-    # The softmax over the vocabulary needs float32: bfloat16 loses too much of a log-prob.
+    # The softmax over the vocabulary needs float32: in bfloat16, log-probs are too imprecise.
     logits = model.get_output_embeddings()(hidden).float()
     # Gemma 2 bounds its logits in a step after the head, which a call of the head alone leaves out.
     softcap = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)

@@ -1,12 +1,13 @@
 """Breadth-first search with the learned model: the model predicts the result of each action.
 
 Best of n scores the responses that the model happens to sample. This planner tries each action of
-the game once, in the real state and in every new predicted state. It writes the beginning of the
-response, up to the prediction (the state as observation, then `I do Down. <prediction>`), and the
-model completes it. The search ends at a predicted state that shows the goal. The path to it is
-played over one or more turns, each with as many actions as a turn allows. The planner begins the
-responses of these turns with the actions of the path. If no path is found, or if the planner's
-beginning leaves too little room for the rest of the response, the model responds without a plan.
+the game once, in the real state and in up to `width` new predicted states of each depth. It writes
+the beginning of the response, up to the prediction (the state as observation, then `I do Down.
+<prediction>`), and the model completes it. The search ends at a predicted state that shows the
+goal. The response begins with as many actions of the path to it as one turn allows. With `keep`,
+later turns follow the rest of the path while its predictions are right; otherwise each turn
+searches again. If no path is found, or if the planner's beginning leaves too little room for the
+rest of the response, the model responds without a plan.
 
 The planner's part of a response is not sampled and has log-prob 0. The search decodes predictions
 greedily.
@@ -40,8 +41,8 @@ class BreadthFirstPlanner(Planner):
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
-        # There are fewer responses than trees, because a failed game has no question. So they are
-        # taken from an iterator.
+        # Responses are taken from an iterator, because there may be fewer than trees: a failed game
+        # asks nothing.
         responses = iter(
             self.ask([question for question in questions if question is not None], sampling)
         )

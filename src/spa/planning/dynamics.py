@@ -95,7 +95,7 @@ class Dynamics(Protocol):
         ...
 
     def view(self, puzzle: Puzzle, key: str) -> Any:
-        """Return the game as prompts show it in the state `key`."""
+        """Return the game in the state `key`, as prompts show it: a TextEnv or a PredictedView."""
         ...
 
     def search(self, questions: Sequence[Question], form: WrittenFormat) -> list[Any | None]:

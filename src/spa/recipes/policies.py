@@ -145,8 +145,8 @@ def training_hashes(run: Path) -> frozenset[str]:
 
 
 def knows_all_data(run: Path) -> bool:
-    """Return whether the examples of a run's SFT are in its folder, so that `training_hashes` is
-    complete."""
+    """Return whether the files of SFT examples still exist, for this run and for every earlier run
+    from whose checkpoints it started. Otherwise `training_hashes` is incomplete."""
     return all(
         not (each / "sft").is_dir() or bool(_example_files(each)) for each in _with_earlier(run)
     )

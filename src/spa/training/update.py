@@ -182,7 +182,8 @@ class Scorer:
 
 @dataclass(slots=True, kw_only=True)
 class Trainable:
-    """A model with its optimizer. Steps with a non-finite loss or gradient are skipped and counted.
+    """A model with its optimizer. Steps with a non-finite loss or gradient are skipped, and
+    `bad_steps` counts consecutive ones.
     `parallel` is the model's replica on this rank; by default, only this process has the model."""
 
     model: Any

@@ -251,8 +251,8 @@ def read_messages(value: Any, where: str = "prompt", column: str = "prompt") -> 
 
 
 def _text(content: Any) -> str | None:
-    """Return a message's text. In a list of parts, a placeholder replaces each image. None if the
-    content has parts other than texts and images."""
+    """Return the text of a message's content. In a list of parts, each image becomes a placeholder.
+    None if the content is neither a string nor a list of texts and images."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else None
     texts = []

@@ -142,11 +142,12 @@ def all_worlds() -> Beliefs:
 def elimination_episode(
     env: HiddenDynamicsLake, beliefs: Beliefs, limit: int, rng: Any
 ) -> tuple[bool, Beliefs]:
-    """Play an episode without prior experience. Returns whether it succeeded, and the worlds that
-    no turn contradicts.
+    """Play an episode of at most `limit` actions, starting from the worlds in `beliefs`
+    (`all_worlds()` for a learner without experience). Return whether it succeeded, and the worlds
+    that remain possible.
 
-    Each turn takes the two actions with the highest mean value over the possible worlds. A win
-    after d more actions has the value 0.8 ** d, assuming that the later actions are chosen with
+    Each turn plays the pair of actions with the highest mean value over the possible worlds. A win
+    d actions after the pair has the value 0.8 ** d, assuming that the later actions are chosen with
     knowledge of the world. Ties are broken at random.
     """
     for start in range(0, limit, TURN_ACTIONS):

@@ -104,7 +104,8 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
             player = _beside(box, step)
             if box in pushes or not {box, player} <= puzzle.floor:
                 continue
-            # Other boxes stay off targets, because the game could end there.
+            # Keep the other boxes off the targets: if all of them were on targets, this push could solve
+            # the puzzle and end the game.
             free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
             others = free[: boxes - 1]
             if len(others) < boxes - 1:

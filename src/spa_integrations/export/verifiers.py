@@ -21,7 +21,8 @@ from spa_integrations.export.chat import GameChat, make_chat
 
 class SpaConfig(vf.TasksetConfig):
     """Configuration of the taskset. `config` is a preset or a YAML file that defines the
-    environment `tag`. The puzzles have the seeds `first_seed` to `first_seed + puzzles - 1`."""
+    environment `tag`. `mode` is the prompt format: `add_worldmodel` also asks for states and
+    predictions. The puzzles have the seeds `first_seed` to `first_seed + puzzles - 1`."""
 
     tag: str = "FrozenLake"
     config: str = "base"

@@ -1,4 +1,4 @@
-"""Render the facts of TextWorld's games as text: all facts, or what the player can see."""
+"""Generate TextWorld games, and render their facts as text: all facts, or what the player can see."""
 
 import tempfile
 from collections.abc import Iterable
