@@ -109,14 +109,6 @@ def test_the_whole_pipeline(tmp_path: Path):
     assert (tmp_path / "run" / "ppo" / "global_step_1" / "config.json").is_file()
 
 
-def test_the_baseline_script(tmp_path: Path):
-    """It hands everything to the one in the root, which tests/docs/test_commands.py runs."""
-    line = f"bash {SCRIPTS}/run_baseline.sh _3_frozen_lake state_estimation --dry-run"
-    short = SHORT.replace("state_text=coords", "")
-    printed = run(tmp_path, line, short, PPO, "model_path=builtin:tiny")
-    assert "state_estimation would run in runs/" in printed
-
-
 @pytest.mark.parametrize("name", ["train_ppo_sfted.sh", "sft/finetune_ft.sh"])
 def test_missing_arguments_print_the_usage(tmp_path: Path, name: str):
     done = subprocess.run(
