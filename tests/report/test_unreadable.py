@@ -25,7 +25,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
         '{"step":1,"x":' + "9" * 400 + "}\n"
     ),
     "a configuration without end": lambda run: (run / "ppo" / "config.yaml").write_text(
-        "[" * 10_000
+        "[" * 1_000
     ),
     "a text for a number": lambda run: (run / "summary.json").write_text(
         '{"seconds": {"total": "long"}}'
