@@ -29,7 +29,7 @@ def run(page: Path) -> None:
     assert "import spa" in code and code.count("overrides={") == len(
         re.findall(r"spa\.(?:train|compare)\(", code)
     )
-    names = {"SMALL": SMALL | {"compare.parallel": 1}}
+    names = {"SMALL": SMALL}
     code = re.sub(r"samples=\d+", "samples=2", code)
     exec(re.sub(r"overrides=(\{.*?\})", r"overrides=\1 | SMALL", code), names)
     if comparison := names.get("comparison"):
