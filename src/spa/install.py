@@ -32,8 +32,8 @@ def install_hint(extra: str) -> str:
 
 
 def commit() -> str:
-    """Return the Git commit of this installation, from its clone or from the repository that pip
-    installed; "" if it is unknown."""
+    """Return the Git commit of this installation: the one that pip recorded when it installed from a
+    repository, otherwise that of the clone; "" if it is unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
     # In a clone this file is src/spa/install.py, so parents[2] is the clone's root.
     root = Path(__file__).parents[2]

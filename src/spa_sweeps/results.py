@@ -247,8 +247,11 @@ def _means(result: SeedResult) -> dict[str, dict[str, float]]:
 def _differences(
     made: "Comparison", seeds_of: Mapping[str, Sequence[SeedResult]]
 ) -> dict[str, Any]:
-    """Return Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval. At
-    equal total episodes, the reference's own longer training is compared, if it has one."""
+    """Return Pass@1 of the reference minus Pass@1 of each other method, with a 95 % interval.
+
+    The key `<name>` compares both after PPO (`after`). `<name>_same_total_episodes` compares the
+    method's `after_total` with that of the reference, or with the reference's `after` if not all of
+    its seeds have `after_total`. Differences that cannot be computed are left out."""
     out: dict[str, Any] = {}
     reference = seeds_of[made.reference]
     longest = (

@@ -67,7 +67,9 @@ class _State:
 
     def __init__(self, rows: int, columns: int, spare_slot: int, device: torch.device) -> None:
         self.spare_slot = spare_slot
-        self.token = torch.zeros(rows, dtype=torch.int64, device=device)  # sampled but not read yet
+        self.token = torch.zeros(
+            rows, dtype=torch.int64, device=device
+        )  # sampled, but not yet fed to the model
         self.position = torch.zeros_like(self.token)  # column of `token`
         self.slot = torch.full_like(self.token, spare_slot)
         self.alive = torch.zeros(rows, dtype=torch.bool, device=device)  # until the response ends

@@ -52,8 +52,9 @@ def group_specs(
     alternate between player 0 and player 1, which has no effect in single-player games.
 
     The puzzle of group g at step s has the seed `base_seed + s * groups + g`, as in the original.
-    So no puzzle seed repeats during training, and a resumed run plays the same puzzles as an
-    uninterrupted one. Every member has its own noise and sampling seeds.
+    Both groups of a pair use the g of the first. So no two steps share a puzzle seed, and a resumed
+    run plays the same puzzles as an uninterrupted one. Every member has its own sampling seed. Only
+    its opponent in a pair shares its noise seed.
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]

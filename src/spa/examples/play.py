@@ -71,7 +71,9 @@ class Play(ExampleSource):
         return configs
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """Make the examples of every episode, except those of validation puzzles."""
+        """Make the examples of the episodes. Leave out episodes of validation puzzles, unsuccessful ones
+        with `generate.success_only`, and those that cannot be replayed; `dropped` counts their turns by
+        reason."""
         examples = list[SFTExample]()
         dropped: Counter[str] = Counter()
         for episode in episodes:

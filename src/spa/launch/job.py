@@ -94,11 +94,11 @@ def lost_episodes(cfg: Config, job: Job) -> tuple[int, int]:
 
 
 def missing_stages(cfg: Config, job: Job) -> list[StageName]:
-    """The stages that a job still has to run, in order."""
+    """The stages that a job still has to run and that must be checked beforehand, in order."""
     if job.stage != "run":
         return ["selfplay" if job.stage == "generate" else job.stage]
     if job.generate_data is False:
-        return []  # PPO alone starts from a checkpoint that is checked when it is found
+        return []  # Only PPO runs. It is not listed: its checkpoint is checked later.
     names: list[StageName] = ["selfplay", "sft", "ppo"]
     done = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
     from_scratch = job.generate_data is True

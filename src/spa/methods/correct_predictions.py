@@ -26,8 +26,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on or loss.tokens != "correct_predictions":
         return batch
-    # ECHO trains on the environment's tokens. These tokens were sampled, so the loss reinforces
-    # correct text of the policy itself.
+    # Unlike ECHO, which trains on tokens from the environment, this loss trains on tokens that the
+    # policy sampled. It therefore reinforces the policy's own text where it is correct.
     correct = on_tokens(
         batch, episodes, partial(model_state_mask, template=context.template, right=True)
     )

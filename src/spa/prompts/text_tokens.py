@@ -90,7 +90,7 @@ class TextTokens:
         control = self._control
         if control is None or not any(control.search(text) for text in texts):
             return "", list(texts)
-        # U+FDD0 to U+FDEF are noncharacters, which no text should contain.
+        # Try U+FDD0 to U+FDEF first: they are noncharacters, which no text should contain.
         guard = next(
             chr(i) for i in range(0xFDD0, 0x110000) if not any(chr(i) in text for text in texts)
         )

@@ -216,7 +216,7 @@ class _Game:
 
     @property
     def asked(self) -> EpisodeBuilder | None:
-        """The builder that waits for a response; None if the game is over."""
+        """The builder that waits for a response; None if the episode has ended."""
         return None if self.turn is None or self.turn.stop is not None else self.turn
 
     def play(self, completion: Completion, *, format_penalty: float, room: int) -> None:

@@ -248,7 +248,7 @@ class Mirror:
                 path.replace(place)
             shutil.rmtree(temporary)
             return
-        # A local checkpoint of this name is damaged; an intact one would have been used instead of
+        # If there is a local checkpoint of this name, it is damaged: an intact one would have been used instead of
         # the copy.
         if final.exists():
             archive_files(directory, [final])
