@@ -122,6 +122,7 @@ FAULTS = [
     ("Reward scale", {"score": -0.6}, {"es_manager.format_penalty": -50.0}, "es_manager.format_penalty=-0.1 (now -50)"),
     ("Reward scale", {"in_group_mean": 6.0}, {"agent_proxy.world_model_reward.observation": 2.0}, "agent_proxy.world_model_reward.observation=0.2 (now 2)"),
     ("Filter", {"kept_count": 1.0, "kept_ratio": 0.125}, {f"{ROLLOUT}rollout_filter_type": "top_k_abs"}, f"{ROLLOUT}rollout_filter_type=std (now top_k_abs)"),
+    ("Filter", {"kept_count": 2.0, "kept_ratio": 0.125}, {f"{ROLLOUT}rollout_filter_type": "top_k_abs", f"{ROLLOUT}rollout_filter_ratio": 2.0}, f"{ROLLOUT}rollout_filter_ratio=8 (now 2)"),
     ("Filter", {"kept_count": 1.0, "kept_ratio": 0.125, "groups_zero_std": 0.0}, {f"{ROLLOUT}rollout_filter_ratio": 0.1}, f"{ROLLOUT}rollout_filter_ratio=0.5 (now 0.1)"),
     ("Clipped ratio", {"pg_clipfrac": 0.09}, {f"{ACTOR}clip_ratio_low": 0.002}, f"{ACTOR}clip_ratio_low=0.2 (now 0.002)"),
     ("Clipped ratio", {"pg_clipfrac": 0.09, "ppo_kl": 0.07}, {f"{ACTOR}ppo_epochs": 8}, f"{ACTOR}ppo_epochs=1 (now 8)"),

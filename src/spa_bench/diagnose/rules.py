@@ -598,20 +598,27 @@ def filtered(rows: Sequence[Row], settings: Settings) -> Finding | None:
         if {"rollout/kept_count", "rollout/groups_zero_std"} <= row.keys()
         and (varied := (groups_of(row, settings) or 0) - row["rollout/groups_zero_std"]) > 0
     ]
-    if not shares or median(recent(shares)) >= KEPT:
+    if not shares or (share := median(recent(shares))) >= KEPT:
         return None
     rollout = "actor_rollout_ref.rollout."
     kind = settings.get(f"{rollout}rollout_filter_type", "std")
+    ratio = settings.get(f"{rollout}rollout_filter_ratio", 0.25)
+    if kind in ("std", "top_k"):
+        change = to(settings, f"{rollout}rollout_filter_ratio", 0.5)
+    elif ratio > 1:
+        # Only top_k_abs reads the ratio as a number of groups. Other types refuse such a value.
+        groups = groups_of(rows[-1], settings) or 2 * ratio
+        change = to(settings, f"{rollout}rollout_filter_ratio", groups // 2)
+    else:
+        change = to(settings, f"{rollout}rollout_filter_type", "std")
     return Finding(
         rank=0.75,
         title="Filter",
         metric="rollout/kept_count",
-        value=f"{_percent(median(recent(shares)))} of the groups with reward variance",
+        value=f"{_percent(share)} of the groups with reward variance",
         limit=_percent(KEPT),
         effect="most of the sampled episodes update nothing",
-        change=to(settings, f"{rollout}rollout_filter_ratio", 0.5)
-        if kind in ("std", "top_k")
-        else to(settings, f"{rollout}rollout_filter_type", "std"),
+        change=change,
     )
 
 
