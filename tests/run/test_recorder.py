@@ -19,7 +19,7 @@ from spa.run.console import log_file
 from spa.run.fingerprint import Fingerprint
 from spa.run.recorder import Recorder, read_metrics
 from spa.run.signals import stoppable
-from spa.run.trackers import trackers_named
+from spa.run.trackers import headline, trackers_named
 from spa.types import Episode, ParsedResponse, StopReason, Turn
 from spa_sweeps.grid import Plan, StageJob, run_grid
 
@@ -393,3 +393,8 @@ def test_lines_are_on_the_disk_when_log_returns(tmp_path, monkeypatch):
         for name in ("metrics.jsonl", "timings.jsonl"):
             stat = (tmp_path / name).stat()
             assert (stat.st_ino, stat.st_size) in synced
+
+
+def test_the_validation_loss_is_not_called_the_loss_of_training():
+    shown = headline({"train/loss": 0.1, "val/loss": 0.9})
+    assert shown == {"loss": "0.1000", "validation loss": "0.9000"}
