@@ -1,4 +1,4 @@
-"""SIGTERM, for real, while several processes work: they save and end."""
+"""SIGTERM, for real, while several processes work: they save and end, and the same command goes on."""
 
 import json
 import os
@@ -77,6 +77,11 @@ def saved_step(stage: Path, known: list[int]) -> int:
     return step_of(saved)
 
 
+def goes_on(stage: Path, before: list[int]) -> Callable[[], bool]:
+    """Whether the stage has written a step after those."""
+    return lambda: len(steps(stage)) > len(before)
+
+
 @pytest.fixture
 def words(base: Path, tmp_path: Path) -> list[str]:
     """More steps than anybody waits for, without regular checkpoints."""
@@ -99,24 +104,48 @@ def words(base: Path, tmp_path: Path) -> list[str]:
 
 def test_ranks_stop_together_and_save(words, tmp_path):
     stage = tmp_path / "run" / "sft"
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    with Launch(["-m", *torchrun, "-m", "spa", "run", *words], tmp_path / "out.txt") as launch:
-        launch.wait_until(lambda: bool(steps(stage)))
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "spa",
+        "run",
+        *words,
+    ]
+    with Launch(command, tmp_path / "first.txt") as first:
+        first.wait_until(goes_on(stage, []))
         # one rank: all hear of it
         os.kill(json.loads((stage / ".lock").read_text())["pid"], signal.SIGTERM)
         # torchrun's, for ranks that have not finished
-        assert launch.end() == 1, launch.log.read_text()[-4000:]
-    saved = f"global_step_{saved_step(stage, steps(stage))}"
-    said = launch.log.read_text()
-    assert said.count(f"stopped by SIGTERM. Saved: {stage / saved}") == 2
+        assert first.end() == 1, first.log.read_text()[-4000:]
+    saved = saved_step(stage, steps(stage))
+    assert (
+        first.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{saved}'}")
+        == 2
+    )
+    with Launch(command, tmp_path / "second.txt") as second:
+        second.wait_until(goes_on(stage, steps(stage)))
+        second.process.terminate()  # torchrun asks its ranks, and says itself that it was stopped
+        second.end()
+    again = saved_step(stage, steps(stage))
+    assert again > saved
+    assert (
+        second.log.read_text().count(f"stopped by SIGTERM. Saved: {stage / f'global_step_{again}'}")
+        == 2
+    )
 
 
 def test_the_processes_of_a_comparison_save(words, tmp_path):
-    stage = tmp_path / "run" / "spa" / "sft"
-    command = ["-m", "spa", "compare", *words, "compare.arms=[spa]"]
+    stages = [tmp_path / "run" / "vanilla" / "ppo", tmp_path / "run" / "spa" / "sft"]
+    command = ["-m", "spa", "compare", *words, "compare.arms=[vanilla,spa]", "compare.parallel=2"]
     with Launch(command, tmp_path / "out.txt") as launch:
-        launch.wait_until(lambda: bool(steps(stage)))
+        for stage in stages:
+            launch.wait_until(goes_on(stage, []))
         launch.process.terminate()
         assert launch.end() == 143, launch.log.read_text()[-4000:]
-    with run_lock(stage):  # its process is gone
-        saved_step(stage, steps(stage))
+    for stage in stages:
+        with run_lock(stage):  # its process is gone
+            saved_step(stage, steps(stage))

@@ -141,6 +141,17 @@ def test_a_change_of_an_earlier_stage_whose_folder_is_gone_is_named(run, no_work
     assert sums(root) == before
 
 
+@pytest.mark.parametrize("gone", [("data",), ("data", "sft")])
+def test_a_changed_setting_of_a_stage_that_is_gone_is_named(run, no_work, gone):
+    model, root = run
+    for folder in gone:
+        shutil.rmtree(root / folder)
+    with pytest.raises(ConfigError) as refused:
+        pipeline.run(small_config(model, root, *STEPS, "generate.num_batches=2"))
+    assert "generate.num_batches: 1 → 2" in str(refused.value)
+    assert "spa compare CONFIG --sweep generate.num_batches=1,2" in str(refused.value)
+
+
 def test_what_changes_no_result_is_taken_as_it_is(finished, no_work, caplog):
     model, root = finished
     before = sums(root)
