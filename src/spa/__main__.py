@@ -27,13 +27,13 @@ def run() -> NoReturn:
     """Run the command and end the process, even if environments or libraries have left threads or
     processes running."""
     status = 1
-    # SIGUSR1 would end the process by default, so it is ignored until `stacks_on_request` sets a
+    # SIGUSR1 would end the process by default, so it is ignored until `dump_stacks_on_signal` sets a
     # handler, and again while the interpreter shuts down.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     _open_streams()
-    from spa.run.signals import stacks_on_request
+    from spa.run.signals import dump_stacks_on_signal
 
-    stacks_on_request()
+    dump_stacks_on_signal()
     # A shell starts background jobs with SIGINT ignored, which must stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)

@@ -215,7 +215,7 @@ def _place(error: Exception, env: TextEnv) -> str:
     return f"{last.filename}, line {last.lineno}"
 
 
-def _story(env: TextEnv, seed: int, steps: int) -> list[Any]:
+def _play_trace(env: TextEnv, seed: int, steps: int) -> list[Any]:
     # As in training, the noise seed differs from the puzzle seed.
     first, _ = env.reset(seed=seed, options={"noise_seed": seed + 1})
     return [
@@ -237,14 +237,14 @@ def _deterministic(make: Make, seeds: int, steps: int) -> None:
     # from a new one.
     used = make()
     for seed in range(seeds):
-        fresh = _story(make(), seed, steps)
+        fresh = _play_trace(make(), seed, steps)
         _require(
-            fresh == _story(make(), seed, steps),
+            fresh == _play_trace(make(), seed, steps),
             f"two new instances of the environment play seed {seed} differently",
             advice,
         )
         _require(
-            fresh == _story(used, seed, steps),
+            fresh == _play_trace(used, seed, steps),
             f"after other episodes, an instance of the environment plays seed {seed} "
             "differently from a new instance",
             advice,

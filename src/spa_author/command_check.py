@@ -62,12 +62,14 @@ def check(options: argparse.Namespace) -> int:
     # If the class cannot be instantiated, one error is raised here, before the checks begin.
     with boundary("making it"):
         make()
-    passed = [_told(finding) for finding in run_checks(all_checks(make, steps=options.steps))]
+    passed = [
+        _print_finding(finding) for finding in run_checks(all_checks(make, steps=options.steps))
+    ]
     # Errors of the rollout loop are harder to read than those of a single check, so a whole episode
     # is played only if all checks passed.
     if all(passed):
         last = {"a complete episode can be played and stored": lambda: _play(env_type, config)}
-        passed += [_told(finding) for finding in run_checks(last)]
+        passed += [_print_finding(finding) for finding in run_checks(last)]
     failed = passed.count(False)
     write_out(
         f"{options.env}: {f'{failed} of {len(passed)} checks failed' if failed else 'all checks passed'}\n"
@@ -75,7 +77,7 @@ def check(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _told(finding: "Finding") -> bool:
+def _print_finding(finding: "Finding") -> bool:
     """Print a finding and flush the output. Returns whether its check passed."""
     note = f" ({finding.message})" if finding.ok and finding.message else ""
     write_out(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}{note}\n")

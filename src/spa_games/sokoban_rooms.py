@@ -85,7 +85,7 @@ def generate_room(
         if moved:
             # As in the original, random steps are more likely if the boxes moved by only one cell
             # in total.
-            return _stroll(uniform, room, 0.8 if moved == 1 else 0.5)
+            return _random_walk(uniform, room, 0.8 if moved == 1 else 0.5)
     raise ConfigError(
         f"sokoban: 1,000 attempts gave no {rows}x{cols} room with {num_boxes} boxes; raise "
         "'dim_x', 'dim_y' or 'search_depth', or lower 'num_boxes'"
@@ -253,7 +253,7 @@ def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[i
     ]
 
 
-def _stroll(uniform: Callable[[], float], room: Room, probability: float) -> Room:
+def _random_walk(uniform: Callable[[], float], room: Room, probability: float) -> Room:
     """With the given probability, move the player by one to three random steps over free cells,
     visiting none twice."""
     if uniform() >= probability:

@@ -22,7 +22,7 @@ from spa.envs.options import (
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 from spa_games.boards import sudoku_rows
-from spa_games.solvers.sudoku import Board, houses, peers, solve, stays_unique
+from spa_games.solvers.sudoku import Board, peers, solve, stays_unique, units_of_cells
 
 NAME = "sudoku"
 # Numbers of given digits, as in the original. Its two tables differ for 4x4 easy, where its
@@ -448,7 +448,7 @@ class Sudoku(TextEnv):
         # A 16x16 board has row and column numbers of two digits, so a key needs a separator.
         mark = "" if size < 10 else "."
         keys = [f"{row + 1}{mark}{col + 1}" for row in range(size) for col in range(size)]
-        house = houses(size)
+        house = units_of_cells(size)
         found = dict[str, Variable]()
         for cell, key in enumerate(keys):
             around = dict.fromkeys(

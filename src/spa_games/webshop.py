@@ -226,7 +226,7 @@ class WebShop(TextEnv):
     def _way(self) -> tuple[tuple[str, ...], tuple[OptionChoice, ...]]:
         """Plan the purchase from the current page. Returns the actions, and the options that they
         choose."""
-        wishes = self._wishes()
+        wishes = self._requested_options()
         view = self.view
         actions: tuple[str, ...] = ()
         # A chosen option cannot be unset. So leave a product page on which an unwanted option is
@@ -274,7 +274,7 @@ class WebShop(TextEnv):
         links = render(self.shop, self.goal, view).links
         return next(f"click[{link.label}]" for link in links if link.view == wish)
 
-    def _wishes(self) -> dict[str, str]:
+    def _requested_options(self) -> dict[str, str]:
         """Map each requested option of the product to the value that fits the request. Requests
         written by people may omit an option's name, or spell its value differently from the
         product."""

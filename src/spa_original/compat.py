@@ -167,12 +167,12 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
     """
     order = {key: place for place, key in enumerate(written)}
 
-    def outdone(key: str, to: str) -> bool:
+    def is_overridden(key: str, to: str) -> bool:
         # If overrides set both keys, the later one counts, as if one key had been set twice. A key
         # from a file has position -1, so an override of the other key takes precedence.
         return order.get(to, -1) > order.get(key, -1)
 
-    if outdone("render_mode", "state_text"):
+    if is_overridden("render_mode", "state_text"):
         tree.pop("render_mode", None)
     notes = _render_mode(tree, problems)
     ignored = []
@@ -181,7 +181,7 @@ def translate(tree: dict[str, Any], problems: Problems, written: Sequence[str] =
             continue
         # Removed before pydantic validates the tree, because the schema forbids unknown keys.
         value = _pop(tree, key)
-        if outdone(key, entry.to):
+        if is_overridden(key, entry.to):
             continue
         if entry.status == "ignored":
             ignored.append(key)

@@ -20,7 +20,7 @@ from spa_report.curves import (
 )
 from spa_report.gallery import Picture, choose
 from spa_report.progress import in_progress, shown_step
-from spa_report.reading import RunFolder, flatten, made_with, told_apart
+from spa_report.reading import RunFolder, flatten, made_with, with_distinct_names
 from spa_report.results import MethodResult
 
 
@@ -60,7 +60,7 @@ class Report:
 def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
     """Collect the content of a report on one or several runs. With `episodes` False, the gallery is
     empty."""
-    runs = told_apart(runs)
+    runs = with_distinct_names(runs)
     methods = results.list_methods(runs)
     # While a method trains, the results in summary.json belong to an earlier run and are hidden.
     summaries = {run.name: results.current_summary(run) for run in runs}
@@ -71,7 +71,7 @@ def build(runs: Sequence[RunFolder], *, episodes: bool = True) -> Report:
         for step in [steps[method.label]]
     }
     going = any(map(in_progress, runs))
-    wanted_k = results.which_k(methods, summaries)
+    wanted_k = results.pass_k_chart(methods, summaries)
     rows = results.rows(methods, outcomes, steps, summaries, wanted_k)
     bars, failures = _failures(methods, outcomes)
     sections = [
@@ -157,7 +157,7 @@ def _failures(methods: list[RunArm], outcomes: Any) -> tuple[Bars | None, tuple[
         rows,
         percent=True,
     )
-    return bars, tuple(facts.what_went_wrong(label, behaviour) for label, behaviour in counted)
+    return bars, tuple(facts.describe_failures(label, behaviour) for label, behaviour in counted)
 
 
 PLACES = {

@@ -166,7 +166,7 @@ def _by_seed(wins: Wins) -> dict[int, dict[str, float]]:
     return alone | {seed: puzzles for seed, puzzles in wins.items() if seed is not None}
 
 
-def what_went_wrong(name: str, behaviour: Behaviour) -> str:
+def describe_failures(name: str, behaviour: Behaviour) -> str:
     """Describe the failures of a method in one to three sentences."""
     broken = behaviour.endings["error"]  # technical errors do not count as attempts
     total = behaviour.episodes - broken

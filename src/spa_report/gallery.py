@@ -82,11 +82,11 @@ def _of_method(
     episodes: list[_Found],
     picture: Callable[[RunArm, str, str, Sequence[_Found]], Iterator[Picture]],
 ) -> Iterator[Picture]:
-    def those(test: Callable[[Head], bool]) -> list[_Found]:
+    def matching(test: Callable[[Head], bool]) -> list[_Found]:
         return [episode for episode in episodes if test(episode.head)]
 
     # A puzzle that is solved in one turn shows little of a world model.
-    good = those(
+    good = matching(
         lambda head: head["success"] and any_wrong(head) is False and len(head["turns"]) > 1
     )
     yield from picture(
@@ -96,13 +96,13 @@ def _of_method(
         good,
     )
     if not good:
-        won = those(lambda head: head["success"])
+        won = matching(lambda head: head["success"])
         # One-turn successes come last but are not dropped, because there may be no others.
         won.sort(key=lambda episode: len(episode.head["turns"]) < 2)
         yield from picture(
             method, "A success", "The episode succeeded. Predicted states may be wrong.", won
         )
-    wrong = those(lambda head: any_wrong(head) is True)
+    wrong = matching(lambda head: any_wrong(head) is True)
     yield from picture(
         method,
         "A wrong prediction",
@@ -113,9 +113,11 @@ def _of_method(
     if ending:
         why = f"The most common failure of {method.label}: {ENDINGS.get(ending, ending)}."
         yield from picture(
-            method, "A typical failure", why, those(lambda head: head["stop"] == ending)
+            method, "A typical failure", why, matching(lambda head: head["stop"] == ending)
         )
-    broken = those(lambda head: not all(turn["response"]["well_formed"] for turn in head["turns"]))
+    broken = matching(
+        lambda head: not all(turn["response"]["well_formed"] for turn in head["turns"])
+    )
     yield from picture(
         method, "A malformed response", "The response did not follow the requested format.", broken
     )

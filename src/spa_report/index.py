@@ -100,7 +100,7 @@ class EpisodeIndex:
         words of a state, response or error, the last of which may be incomplete. `order` is a key
         of ORDERS.
         """
-        where, values = _where(filters)
+        where, values = _where_clause(filters)
         total = self._db.execute(f"SELECT count(*) FROM episodes {where}", values).fetchone()[0]
         # Ties are broken by id, so that pages neither repeat nor skip an episode.
         query = f"SELECT {_COLUMNS} FROM episodes {where} ORDER BY {ORDERS.get(order, 'id')} LIMIT ? OFFSET ?"
@@ -263,7 +263,7 @@ def _files(stage: StageFolder) -> list[TrajectoryFile]:
         return []
 
 
-def _where(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
+def _where_clause(filters: dict[str, str]) -> tuple[str, tuple[Any, ...]]:
     # The page sends every field of its form, and an empty value means no filter.
     equal: dict[str, Any] = {column: filters[column] for column in CHOICES if filters.get(column)}
     equal |= {name: int(filters[name]) for name in FLAGS if filters.get(name) in ("0", "1")}

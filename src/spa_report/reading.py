@@ -222,7 +222,7 @@ def problem_text(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def told_apart(runs: Sequence[RunFolder]) -> list[RunFolder]:
+def with_distinct_names(runs: Sequence[RunFolder]) -> list[RunFolder]:
     """Give the runs distinct names by adding parent folders where needed. Raises DataError if a run
     is given twice."""
     places = [run.path.resolve() for run in runs]

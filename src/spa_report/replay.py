@@ -209,16 +209,16 @@ def _actions(turn: dict[str, Any]) -> list[dict[str, Any]]:
         here = executed[position].strip().casefold() if position < len(executed) else None
         if action.strip().casefold() == here:
             info = infos[position] if position < len(infos) else {}
-            done.append({"text": shown(executed[position], 200), "fate": _fate(info)})
+            done.append({"text": shown(executed[position], 200), "fate": _action_result(info)})
             position += 1
         else:
             done.append({"text": shown(action, 200), "fate": "not executed"})
     # Also show executed actions that match no action of the response.
     rest = executed[position:]
-    return done + [{"text": shown(action, 200), "fate": _fate({})} for action in rest]
+    return done + [{"text": shown(action, 200), "fate": _action_result({})} for action in rest]
 
 
-def _fate(info: dict[str, Any]) -> str:
+def _action_result(info: dict[str, Any]) -> str:
     if info.get("action_is_valid") is False:
         return "refused"
     if info.get("action_is_effective") is False:

@@ -226,7 +226,7 @@ def _judged_with(method: RunArm, summary: dict[str, Any]) -> tuple[str, str]:
     return method.run, method.arm if method.arm in summary.get("methods", {}) else ""
 
 
-def which_k(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
+def pass_k_chart(methods: Sequence[RunArm], summaries: dict[str, dict[str, Any]]) -> Wanted | None:
     """Choose the chart of Pass@k: Pass@8 if a summary reports it, otherwise the largest recorded
     k."""
     reported = any(
@@ -333,7 +333,7 @@ def points(interval: Interval) -> str:
 def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[str, list[str]]:
     """Return the result in one sentence, and notes on its certainty. While a method is in progress,
     the sentence describes the progress instead."""
-    if text := how_far(runs):
+    if text := describe_progress(runs):
         return text, _gates(runs)
     table = [row for row in table if row.after is not None]
     if not table:
@@ -352,15 +352,17 @@ def verdict(table: Sequence[MethodResult], runs: Sequence[RunFolder]) -> tuple[s
         )
         spread = first.interval
         ends = (number(spread.low, True), number(spread.high, True)) if spread else ()
-        # The same rule as in `_certainty`.
+        # The same rule as in `_significance`.
         seeds = max(map(_seeds, runs))
         several = spread is not None and seeds >= MANY_SEEDS and spread.over == "seeds"
         over = "puzzles and training seeds" if several else "puzzles"
         sure = [f"95 % CI over {over} [{', '.join(ends)}]."] if spread else []
         return f"{first.label} solves {ending}{start}.", [*sure, *_one_seed(runs), *_gates(runs)]
     rival = table[1]
-    text = _versus(first, rival)
-    sure = [_certainty(first.label, row, numbers=row is not rival) for row in table[1:] if row.lead]
+    text = _compare_pair(first, rival)
+    sure = [
+        _significance(first.label, row, numbers=row is not rival) for row in table[1:] if row.lead
+    ]
     return text, [*sure, *_every_seed(runs), *_one_seed(runs), *_gates(runs)]
 
 
@@ -383,7 +385,7 @@ def _evaluations(runs: Sequence[RunFolder]) -> str:
     return " ".join(results)
 
 
-def _versus(first: MethodResult, rival: MethodResult) -> str:
+def _compare_pair(first: MethodResult, rival: MethodResult) -> str:
     """Compare two methods in up to three sentences: the Pass@1 of each, the difference, and its
     certainty."""
     ours = first.after or 0.0
@@ -416,7 +418,7 @@ def _versus(first: MethodResult, rival: MethodResult) -> str:
     )
 
 
-def _certainty(first: str, row: MethodResult, *, numbers: bool) -> str:
+def _significance(first: str, row: MethodResult, *, numbers: bool) -> str:
     """Describe whether the difference between `first` and the method of `row` may be chance. With
     `numbers`, the text includes the difference, for methods that the verdict does not mention."""
     lead = row.lead
@@ -535,7 +537,7 @@ def current_summary(run: RunFolder) -> dict[str, Any]:
     return {key: value for key, value in (run.summary or {}).items() if key not in results}
 
 
-def how_far(runs: Sequence[RunFolder]) -> str:
+def describe_progress(runs: Sequence[RunFolder]) -> str:
     """Describe the progress of unfinished methods in one sentence. Empty if all have finished."""
     parts = []
     failed = []

@@ -244,7 +244,7 @@ def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
     server. Port 0 chooses a free port. Raises OSError or OverflowError if the port cannot be
     used."""
     server = ViewerServer(library, host, port)
-    threading.Thread(target=_keep_up, args=(library,), daemon=True).start()
+    threading.Thread(target=_update_forever, args=(library,), daemon=True).start()
     return server
 
 
@@ -255,7 +255,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _keep_up(library: Library) -> None:
+def _update_forever(library: Library) -> None:
     while True:
         # Clear `wake` before the update, so that a run opened during it is indexed without delay.
         library.wake.clear()

@@ -253,7 +253,7 @@ def methods_compared(
     reference = REFERENCE if REFERENCE in methods else arms[0].name
     home = (
         # The name is cut off, because the file system rejects folder names that are too long.
-        beside(cfg, "-".join(["compare", *map(label, only)])[:100])
+        sibling_folder(cfg, "-".join(["compare", *map(label, only)])[:100])
         if only
         else Path(cfg.trainer.run_dir)
     )
@@ -308,7 +308,7 @@ def values_tried(
             f"two combinations of values lead to one folder name, {made_twice[0]}. Write one of the values "
             "differently, or compare them in two sweeps."
         )
-    root = root or beside(cfg, "-".join(["try", *short.values()]))
+    root = root or sibling_folder(cfg, "-".join(["try", *short.values()]))
     seeds = cfg.compare.seeds if seeds is None else seeds
     made = comparison(preset, fixed, arms, root=root, reference=arms[0].name, seeds=seeds)
     ppo = [one.folder / FOLDERS["ppo"] for one, *_ in made.trainings.values()]
@@ -322,7 +322,7 @@ def values_tried(
     return made
 
 
-def beside(cfg: Config, name: str) -> Path:
+def sibling_folder(cfg: Config, name: str) -> Path:
     """Return the path of a folder next to the run's own, named `<run>-<name>`."""
     home = Path(cfg.trainer.run_dir)
     return home.with_name(f"{home.name}-{name}")
@@ -339,7 +339,7 @@ def short_name(key: str) -> str:
     )
 
 
-def starts_again(made: Comparison) -> list[str]:
+def changed_selfplay(made: Comparison) -> list[str]:
     """Describe each finished self-play stage in the run's own folder that cannot be reused, with
     the settings that changed."""
     lines = []
@@ -378,7 +378,7 @@ def run_comparison(
         devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
         for line in announce(made.grid, workers=len(devices)):
             log.info("%s", line)
-        for line in starts_again(made):
+        for line in changed_selfplay(made):
             log.warning(line)
         peaks = run_grid(made.grid, devices=devices, pool=pool, work=work, root=made.root)
         # If nothing was trained, the time counts as 0. The summary is then unchanged, and no file

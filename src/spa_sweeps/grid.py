@@ -49,10 +49,10 @@ from spa.run.manifest import (
     result_of,
 )
 from spa.run.signals import (
+    dump_stacks_on_signal,
     ignore_interrupts,
     interrupts_wait,
     raise_if_asked,
-    stacks_on_request,
     stoppable,
     stoppable_now,
     stopping_children,
@@ -360,7 +360,7 @@ def _begin_worker(set_console: Callable[[], None]) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     # Ctrl-C reaches the whole process group; the parent asks its workers to stop and save.
     ignore_interrupts()
-    stacks_on_request()
+    dump_stacks_on_signal()
 
 
 def _follow_parent() -> None:
@@ -462,7 +462,7 @@ def run_grid(
             task.config, (task.stage,), None if begun else task.config.model_path, dry_run=False
         )
     warn_of_unknown_games(task.config for task in waiting)
-    _settle(plan)
+    _handle_existing_stages(plan)
     if root is not None and waiting:
         save_plan(root, _planned(plan), workers=len(devices))
     _make_links(plan.links)
@@ -632,7 +632,7 @@ def _views(plan: Plan) -> list[StageView]:
     return views
 
 
-def _settle(plan: Plan) -> None:
+def _handle_existing_stages(plan: Plan) -> None:
     """Handle existing stages, including linked ones, that were made with other settings. If the run
     starts from scratch, archives them with a warning; otherwise raises ConfigError. Differences
     that change only the last digits of results are logged once."""

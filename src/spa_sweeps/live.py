@@ -103,7 +103,7 @@ class GridProgress:
         if self._live is not None:
             self._relay(self._live.console)
             table = self._table(running, unfinished, failed).terminal()
-            table.caption = Text(printable(self._outlook(running, unfinished, failed)))
+            table.caption = Text(printable(self._remaining(running, unfinished, failed)))
             self._live.update(table, refresh=True)
         else:
             self._lines(running, unfinished, failed)
@@ -145,7 +145,7 @@ class GridProgress:
             return clock(left)
         return f"{clock(time.monotonic() - self._begun[stage.folder.resolve()])} so far"
 
-    def _outlook(
+    def _remaining(
         self,
         running: Collection[Path],
         unfinished: Collection[Path],
@@ -198,7 +198,7 @@ class GridProgress:
             shown.add(stage.folder.resolve())
             if now - self._last_line[method] >= pause:
                 known = self._known[stage.folder].read()
-                outlook = self._outlook(running, unfinished, failed)
+                outlook = self._remaining(running, unfinished, failed)
                 ending = self._time(stage)
                 if known.seconds_left is not None:
                     ending += " left"

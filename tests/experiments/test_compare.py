@@ -25,10 +25,10 @@ from spa_bench.q_learning.baseline import q_learning
 from spa_report.reading import open_run
 from spa_sweeps.budget import budget, learnt_tokens
 from spa_sweeps.compare import (
+    changed_selfplay,
     continued,
     methods_compared,
     self_play_batches,
-    starts_again,
 )
 from spa_sweeps.grid import Plan, TrainingRun, run_grid
 from spa_sweeps.methods import (
@@ -497,9 +497,9 @@ vanilla = Method(description="plain PPO, once more", overrides=("ctx_manager.mod
 def test_self_play_that_starts_again_is_announced_with_the_changed_setting(base, compared):
     root, _ = compared
     fewer = overrides(base, root, "es_manager.val.env_groups=1")
-    (line,) = starts_again(methods_compared("base", fewer, only=["spa"]))
+    (line,) = changed_selfplay(methods_compared("base", fewer, only=["spa"]))
     assert "self-play runs again" in line and "es_manager.val.env_groups: 2 → 1" in line
-    assert not starts_again(methods_compared("base", overrides(base, root), only=["spa"]))
+    assert not changed_selfplay(methods_compared("base", overrides(base, root), only=["spa"]))
 
 
 def test_a_baseline_with_as_many_sampled_tokens_has_more_ppo_steps(base, tmp_path, capsys):

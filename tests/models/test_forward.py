@@ -187,7 +187,7 @@ def test_a_prefix_that_rows_share_is_read_once_with_the_same_numbers_and_gradien
 
     def run(share: bool) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
         model = small_model(name)
-        if plain and attention.can_be_plain(model.config):
+        if plain and attention.supports_plain_attention(model.config):
             model.set_attn_implementation(attention.register())
         assert not share or share_prefix(model)
         logprobs, entropy = token_logprobs(model, ids, mask, with_entropy=True)

@@ -19,7 +19,7 @@ from spa.models.load import BUILTIN, model_source
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.recipes import evaluate, policies, setup
 from spa.recipes.imagination import imagination
-from spa.recipes.policies import find_target, knows_all_data, run_of, training_hashes
+from spa.recipes.policies import find_target, has_all_example_files, run_of, training_hashes
 from spa.recipes.ppo_rollouts import validation_episodes
 from spa.run.files import read_lines
 from spa.types import Episode
@@ -317,9 +317,9 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     )
     assert training_hashes(tmp_path / "run") == {*hashes[:2], "learnt in round 1"}
     # An SFT model without examples in the folder: they are somewhere else.
-    assert knows_all_data(tmp_path / "run")
+    assert has_all_example_files(tmp_path / "run")
     (tmp_path / "elsewhere" / "sft").mkdir(parents=True)
-    assert not knows_all_data(tmp_path / "elsewhere")
+    assert not has_all_example_files(tmp_path / "elsewhere")
     # PPO that began from a checkpoint of another run.
     checkpoint = tmp_path / "run" / "sft" / "global_step_4"
     checkpoint.mkdir(parents=True)
@@ -327,7 +327,7 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     (later / "ppo").mkdir(parents=True)
     (later / "ppo" / "config.yaml").write_text(f"model_path: {checkpoint}\n")
     assert training_hashes(later) == training_hashes(tmp_path / "run")
-    assert knows_all_data(later)
+    assert has_all_example_files(later)
     # SFT that began from another run's checkpoint has that run's puzzles, too.
     tuned = tmp_path / "tuned"
     (tuned / "sft").mkdir(parents=True)
@@ -337,9 +337,9 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
         f"model_path: builtin:tiny\nsft: {{model: {{partial_pretrain: {checkpoint}}}}}\n"
     )
     assert training_hashes(tuned) == {"its own"} | training_hashes(tmp_path / "run")
-    assert knows_all_data(tuned)
+    assert has_all_example_files(tuned)
     shutil.rmtree(tmp_path / "run/round_1/data")
-    assert not knows_all_data(tuned)
+    assert not has_all_example_files(tuned)
     puzzles, seen = evaluate.unseen_puzzles(cfg, player, training_hashes(tmp_path / "run"))
     assert seen == 2 and [puzzle.hash for puzzle in puzzles] == hashes[2:]
     with pytest.raises(DataError, match="All 6 validation puzzles were also training puzzles"):

@@ -12,7 +12,7 @@ from spa.cli import execute
 from spa.errors import DataError
 from spa.run.lock import run_lock
 from spa_report.content import build
-from spa_report.facts import Behaviour, behaviour_and_wins, difference, rate, what_went_wrong
+from spa_report.facts import Behaviour, behaviour_and_wins, describe_failures, difference, rate
 from spa_report.overview import list_runs
 from spa_report.reading import open_run
 
@@ -201,12 +201,14 @@ def test_the_interval_of_a_method_alone_names_the_seeds_that_it_covers(tmp_path:
 def test_episodes_that_broke_off_are_no_failures():
     behaviour = Behaviour()
     behaviour.endings.update({"success": 2, "turn_cap": 2, "error": 1})
-    assert what_went_wrong("x", behaviour).startswith(
+    assert describe_failures("x", behaviour).startswith(
         "x failed in 50 % of its 4 episodes: 50 % ran out of turns. 1 more stopped with a technical error."
     )
     behaviour = Behaviour()
     behaviour.endings["error"] = 3
-    assert what_went_wrong("x", behaviour) == "All 3 episodes of x stopped with a technical error."
+    assert (
+        describe_failures("x", behaviour) == "All 3 episodes of x stopped with a technical error."
+    )
 
 
 def test_three_training_seeds_are_part_of_the_interval():

@@ -16,7 +16,7 @@ from spa_report.content import build
 from spa_report.overview import list_runs
 from spa_report.progress import in_progress
 from spa_report.reading import open_run
-from spa_report.results import how_far
+from spa_report.results import describe_progress
 from spa_report.text import markdown
 
 
@@ -159,7 +159,7 @@ def test_a_comparison_says_which_stage_failed(one_finished: Path, tmp_path: Path
     (line,) = list_runs(tmp_path, 0.0)
     assert line.state == "stopped: failed: spa self-play: too few examples"
     run = open_run(tmp_path / "run")
-    assert how_far([run]) == "Failed: spa self-play: too few examples"
+    assert describe_progress([run]) == "Failed: spa self-play: too few examples"
     # The next command begins anew.
     write_plan(tmp_path / "run", {"workers": 1, "methods": methods})
     (line,) = list_runs(tmp_path, 0.0)

@@ -247,12 +247,12 @@ def test_workers_show_warnings_alone(verbosity, capfd) -> None:
     known = Fingerprint(stage="selfplay", settings={}, content={})
     cfg = load_config("tiny")
     task = StageJob(stage="selfplay", folder=Path("nowhere"), config=cfg, fingerprint=known)
-    assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_talk) == {7: 7}
+    assert run_grid(Plan(tasks=[task]), devices=["cpu"], work=_alternating) == {7: 7}
     said = capfd.readouterr().err
     assert "warning: careful" in said and "by the way" not in said
 
 
-def _talk(task: StageJob, device: str) -> tuple[int, int]:
+def _alternating(task: StageJob, device: str) -> tuple[int, int]:
     console.ensure_logging()
     logging.getLogger("spa.x").info("by the way")
     logging.getLogger("spa.x").warning("careful")

@@ -3,7 +3,7 @@
 import pytest
 from worldmodel_examples import make_episode, make_turn, response_to
 
-from spa.worldmodel.accuracy import foreseen_changes, with_world_model_reward
+from spa.worldmodel.accuracy import prediction_score, with_world_model_reward
 
 
 def test_reward_by_hand():
@@ -35,11 +35,11 @@ def test_no_weight_changes_nothing():
 
 
 def test_a_threshold_pays_in_full_or_nothing():
-    assert [foreseen_changes(f1, None) for f1 in (0.0, 0.5, 1.0)] == [0.0, 0.5, 1.0]
+    assert [prediction_score(f1, None) for f1 in (0.0, 0.5, 1.0)] == [0.0, 0.5, 1.0]
     # Distances .5 and .2 are not below .2; distance .1 is.
-    assert [foreseen_changes(f1, 0.2) for f1 in (0.5, 0.8, 0.9, 1.0)] == [0.0, 0.0, 1.0, 1.0]
+    assert [prediction_score(f1, 0.2) for f1 in (0.5, 0.8, 0.9, 1.0)] == [0.0, 0.0, 1.0, 1.0]
     # a copy of the last state, even at the widest threshold
-    assert foreseen_changes(0.0, 1.0) == 0.0
+    assert prediction_score(0.0, 1.0) == 0.0
 
 
 def test_standing_still_is_not_within_any_threshold():

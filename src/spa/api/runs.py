@@ -106,11 +106,11 @@ class Run:
         if not paths:
             raise DataError(
                 f"{self.path} has no recorded episodes of stage {stage}, split {split}, step "
-                f"{step}.{self._there()}"
+                f"{step}.{self._recorded_splits()}"
             )
         return [episode for path in paths for episode in _read(path)]
 
-    def _there(self) -> str:
+    def _recorded_splits(self) -> str:
         folders = {
             f"{folder.name}: {file.split}"
             for folder in self.stages

@@ -73,7 +73,7 @@ def clamp_to_hardware(
     limit = max(gpus, 1) if name == "vllm" else 1
     if parallel > limit:
         reason = (
-            _there(gpus)
+            _gpu_count_text(gpus)
             if name == "vllm"
             else f"the {name} engine cannot split a model over several GPUs"
         )
@@ -86,7 +86,7 @@ def clamp_to_hardware(
     return replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout)), warnings
 
 
-def _there(gpus: int) -> str:
+def _gpu_count_text(gpus: int) -> str:
     return (
         "this machine has no GPU"
         if gpus == 0

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from spa.engines.kv_cache import GrowingCache
-from spa.models.attention import attends_to_everything
+from spa.models.attention import has_full_attention
 from spa.models.lora import has_adapters, merged_weight
 
 MODELS = ("llama", "mistral", "qwen2")
@@ -34,7 +34,7 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     """Return whether `FusedModel` supports the model, and its copy of the matrices is worth the
     memory. It is if `dtype` differs from the dtype of the weights, or if the model is small."""
     config = getattr(model, "config", None)
-    if config is None or config.model_type not in MODELS or not attends_to_everything(config):
+    if config is None or config.model_type not in MODELS or not has_full_attention(config):
         return False
     # Subclasses, such as quantized layers, do more than multiply by their weight.
     if any(
@@ -260,19 +260,19 @@ class FusedModel:
             # Compute one softmax over the shared columns and the row's own columns.
             if head is not None:
                 scores = torch.cat(
-                    [self._across(queries[some], head[0].transpose(1, 2)), scores], dim=-1
+                    [self._times_shared(queries[some], head[0].transpose(1, 2)), scores], dim=-1
                 )
             weights = scores.softmax(-1)
             own = weights[..., early:].reshape(-1, shared * q, columns)
             out = torch.bmm(own, values[some].flatten(0, 1)).view(-1, self.heads, q, self.width)
             if head is not None:
-                out += self._across(weights[..., :early], head[1])
+                out += self._times_shared(weights[..., :early], head[1])
             parts.append(out.transpose(1, 2))
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(
             rows * q, self.heads * self.width
         )
 
-    def _across(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    def _times_shared(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """Multiply `x` [B, H, q, n] by `shared` [K, n, m], which is the same for all rows. Returns
         [B, H, q, m]."""
         rows, heads, q, n = x.shape

@@ -50,7 +50,7 @@ from spa.engines.sampling import right_aligned, row_uniforms, sample_tokens
 from spa.engines.tried import decoder_fault, reads_right, skips_check, uses_flash
 from spa.engines.vision import sample_seeing
 from spa.errors import ModelError
-from spa.models.attention import attends_to_everything, flash_missing
+from spa.models.attention import flash_missing, has_full_attention
 from spa.models.build import engine_autocast, load_actor
 from spa.prompts.template import ChatTemplate
 from spa.run import watchdog
@@ -93,7 +93,7 @@ class LocalEngine:
         self.template = template
         self.version = version
         # Caches of windowed or recurrent layers cannot be split out of a batch and merged again.
-        self.safe = template.images is not None or not attends_to_everything(model.config)
+        self.safe = template.images is not None or not has_full_attention(model.config)
         dtype = autocast or next(model.parameters()).dtype
         fused = not self.safe and can_fuse(model, dtype)
         # Flash attention accepts no mask over pairs of queries and keys.

@@ -10,7 +10,7 @@ import torch
 
 from spa.engines.decoder import Decoder
 from spa.errors import one_line
-from spa.models.attention import can_be_plain
+from spa.models.attention import supports_plain_attention
 from spa.types import Prompt, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
 def skips_check(config: Any) -> bool:
     """Return whether to skip the trial: it is unnecessary for plain attention, and impossible with
     flash attention, which does not run in float32."""
-    return can_be_plain(config) or uses_flash(config)
+    return supports_plain_attention(config) or uses_flash(config)
 
 
 def uses_flash(config: Any) -> bool:

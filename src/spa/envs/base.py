@@ -189,7 +189,7 @@ class TextEnv(gymnasium.Env[str, Action]):
         cannot be copied, actions are sampled in the state at the start of the turn. So are actions
         after the end of the game or of the player's turn.
         """
-        twin = self._rehearsal(rng) if count > 1 else None
+        twin = self._trial_copy(rng) if count > 1 else None
         plan: list[str] = []
         for _ in range(count):
             plan.append((twin or self).random_action(rng))
@@ -205,7 +205,7 @@ class TextEnv(gymnasium.Env[str, Action]):
                 twin = None if over else twin
         return tuple(plan)
 
-    def _rehearsal(self, rng: Any) -> "TextEnv | None":
+    def _trial_copy(self, rng: Any) -> "TextEnv | None":
         """Return a copy in which to execute a random plan; None if all labels are legal in every
         state, or if the game cannot be copied."""
         kind = type(self)

@@ -85,7 +85,7 @@ def env_class(env_type: str) -> type[TextEnv]:
     except SpaError:
         raise
     except Exception as error:
-        problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_told(error)}"
+        problem = f"env_type {env_type!r}: cannot import {module_name!r}: {_error_text(error)}"
         # Suggest libraries only if the requested module itself is missing, not one of its imports.
         # A name without dots may be a misspelt library.
         missing = (
@@ -105,7 +105,7 @@ def env_class(env_type: str) -> type[TextEnv]:
     return kind
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (
         str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
     )

@@ -160,13 +160,13 @@ def paired_difference(
     # Pairing removes the difficulty of a puzzle, which both methods share, from the variance.
     differences = [a - b for a, b in pairs]
     interval = _interval(differences, seed=seed, level=level, resamples=resamples)
-    wider = _not_too_sure(interval, level)
+    wider = _with_width(interval, level)
     if wider is interval:
         return interval
     return replace(wider, low=max(-1.0, wider.low), high=min(1.0, wider.high))
 
 
-def _not_too_sure(interval: Interval, level: float) -> Interval:
+def _with_width(interval: Interval, level: float) -> Interval:
     """Widen an interval of zero width, which occurs if all puzzles have equal values. Its
     half-width becomes the upper end of the Wilson interval for 0 successes in `n` trials."""
     if interval.high - interval.low > 1e-9:
@@ -225,7 +225,7 @@ def rate_interval(
     interval = _interval(values, seed=seed, level=level, resamples=resamples)
     if interval.mean in (0.0, 1.0):
         return wilson_interval(round(interval.mean * interval.n), interval.n, level=level)
-    interval = _not_too_sure(interval, level)
+    interval = _with_width(interval, level)
     # Student's t interval may extend beyond 0 and 1, but a rate cannot.
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 

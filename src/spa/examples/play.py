@@ -89,7 +89,7 @@ class Play(ExampleSource):
             try:
                 with boundary(
                     "replaying the episode to make examples",
-                    puzzles.worker.again_s(len(episode.turns)),
+                    puzzles.worker.replay_limit_s(len(episode.turns)),
                     advice=SLOW,
                 ):
                     made, counts = self.of_episode(cfg, puzzles, episode)

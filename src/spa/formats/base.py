@@ -301,7 +301,7 @@ class ResponseFormat:
         last = f"</{self.last_block}>"
         text = text[text.find("<think>") : text.rfind(last) + len(last)]
         # Fails, for example, if a state contains a tag of the format, which ends its block early.
-        if not self._says_the_truth(text, turn, action_sep, options):
+        if not self._has_true_states(text, turn, action_sep, options):
             return Relabelled(None, UNWRITABLE)
         return Relabelled(text)
 
@@ -310,7 +310,7 @@ class ResponseFormat:
         thoughts, in formats whose thoughts contain plans."""
         return text
 
-    def _says_the_truth(
+    def _has_true_states(
         self, text: str, turn: Turn, action_sep: str, options: Sequence[Option]
     ) -> bool:
         # Allow one action more than was executed, so that parsing reveals a surplus action.
@@ -328,7 +328,7 @@ class ResponseFormat:
     def _says_options(self, response: ParsedResponse, options: Sequence[Option]) -> bool:
         return True
 
-    def why_kept(self) -> str:
+    def correction_obstacle(self) -> str:
         """Return the reason why responses cannot be corrected from their turn alone; "" if they
         can."""
         return ""

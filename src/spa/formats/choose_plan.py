@@ -59,7 +59,7 @@ class ChoosePlan(ResponseFormat):
         chosen plan."""
         return None
 
-    def why_kept(self) -> str:
+    def correction_obstacle(self) -> str:
         """Return the reason why a turn is not enough: it records the outcome of only one of the
         listed plans."""
         return (

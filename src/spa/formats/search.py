@@ -504,7 +504,7 @@ def _count_path(counts: Counter[str], errors: list[str], *, right: bool) -> None
         errors.append("wrong_path")
 
 
-def from_here(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
+def reachable_from(true: Transitions, start: str) -> dict[str, Sequence[Successor]]:
     """Return the transitions of the states reachable from `start`, with `start` as the first key.
     The result is the same as from `explore` in that state."""
     found = {start: true[start]}
@@ -559,7 +559,7 @@ class BreadthFirst(WrittenFormat):
         start = env.state_key()
         if start is None or start not in reference:
             return None
-        true = from_here(reference, start)
+        true = reachable_from(reference, start)
         return score_search(thoughts, true, actions=env.action_names(), complete=complete)
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:

@@ -80,7 +80,7 @@ def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
     if there are no sequences, ConfigError for a vision model."""
     replay = cfg.actor_rollout_ref.actor.replay
     data = cfg.sft.data
-    if replay.corrects_rollouts and (reason := cannot_correct(cfg, template)):
+    if replay.corrects_rollouts and (reason := correction_obstacle(cfg, template)):
         log.warning("actor_rollout_ref.actor.replay: PPO replays no episodes, because %s", reason)
     if replay.examples == 0 or replay.source == "rollouts":
         return []
@@ -129,11 +129,11 @@ def _longer(value: torch.Tensor, rows: int, width: int, fill: int) -> torch.Tens
     return out
 
 
-def cannot_correct(cfg: Config, template: ChatTemplate) -> str:
+def correction_obstacle(cfg: Config, template: ChatTemplate) -> str:
     """Return the reason why rollouts cannot be corrected; "" if they can."""
     if cfg.ctx_manager.mode == "base":
         return "responses with ctx_manager.mode=base contain no states to correct"
-    if why := format_of(cfg.agent_proxy.response_format).why_kept():
+    if why := format_of(cfg.agent_proxy.response_format).correction_obstacle():
         return why
     return (
         "the model is a vision model, and replayed examples contain no pictures"
@@ -153,7 +153,7 @@ def sampled_sequences(
     rng = stream(cfg.seed.train, "replay", context.step)
     if context.stored:
         return [context.stored[number] for number in rng.integers(len(context.stored), size=count)]
-    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or cannot_correct(
+    if not cfg.actor_rollout_ref.actor.replay.corrects_rollouts or correction_obstacle(
         cfg, context.template
     ):
         return []

@@ -221,7 +221,7 @@ def flash_missing(device: torch.device, dtype: torch.dtype) -> str:
     return ""
 
 
-def attends_to_everything(config: Any) -> bool:
+def has_full_attention(config: Any) -> bool:
     """Return whether every layer attends to the whole sequence: no sliding windows, no linear
     attention."""
     text = config.get_text_config(decoder=True)
@@ -234,9 +234,9 @@ def attends_to_everything(config: Any) -> bool:
     return getattr(text, "sliding_window", None) is None
 
 
-def can_be_plain(config: Any) -> bool:
+def supports_plain_attention(config: Any) -> bool:
     """Return whether `plain_attention` can compute the attention of this architecture."""
-    return config.model_type in PLAIN_MODELS and attends_to_everything(config)
+    return config.model_type in PLAIN_MODELS and has_full_attention(config)
 
 
 def _no_mask_needed(

@@ -75,7 +75,7 @@ def pick_attention(
         return attention.register()
     if name != "auto":
         return name
-    if not attention.can_be_plain(model_config(model, code=code)):
+    if not attention.supports_plain_attention(model_config(model, code=code)):
         return None
     if device.type == "cpu":
         return attention.register()
@@ -91,7 +91,8 @@ def is_tiny(model: str, *, code: bool = False) -> bool:
         return False
     config = model_config(model, code=code)
     return (
-        attention.can_be_plain(config) and config.get_text_config(decoder=True).hidden_size <= 256
+        attention.supports_plain_attention(config)
+        and config.get_text_config(decoder=True).hidden_size <= 256
     )
 
 
@@ -152,12 +153,12 @@ def load_template(cfg: Config, name: str) -> ChatTemplate:
         if template.pinned
         else "used unchanged"
     )
-    _notice(f"The chat template of {name} is {used}")
+    _log_notice(f"The chat template of {name} is {used}")
     return template
 
 
 @cache
-def _notice(text: str) -> None:
+def _log_notice(text: str) -> None:
     """Log a notice once, however often a model is loaded."""
     # Equal to `FILE_ONLY` in spa.run.console, which keeps the line out of the console.
     log.info(text, extra={"file_only": True})

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from spa.models.attention import PACKED, attends_to_everything
+from spa.models.attention import PACKED, has_full_attention
 from spa.models.lora import save_model
 from spa.models.vision import RowImages, sees
 from spa.types import SamplingParams
@@ -348,7 +348,7 @@ def share_prefix(model: Any) -> bool:
     """
     body = layers_of(model)
     same = False
-    if not sees(body.config) and attends_to_everything(body.config):
+    if not sees(body.config) and has_full_attention(body.config):
         ids = _trial_rows(body)
         ids[1, :4] = ids[0, :4]
         same = (

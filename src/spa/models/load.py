@@ -254,7 +254,7 @@ def load_policy(
     with _explained(name):
         renamed = _compiled_prefix(source)
         kind = (
-            (AutoModelForImageTextToText if _only_sees(source) else AutoModelForCausalLM)
+            (AutoModelForImageTextToText if _needs_vision_class(source) else AutoModelForCausalLM)
             if head
             else AutoModel
         )
@@ -302,7 +302,7 @@ def check_finite(model: nn.Module, name: str) -> None:
         )
 
 
-def _only_sees(source: Path) -> bool:
+def _needs_vision_class(source: Path) -> bool:
     """Return whether the architecture is a vision-language model that the text-only class cannot
     load."""
     kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")

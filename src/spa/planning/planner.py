@@ -234,7 +234,7 @@ class Planner(ABC):
         states = [each.prediction for each in parsed]
         if self.dynamics == "simulator":
             outcomes = [
-                self._spoilt(env, each, truth, rng)
+                self._with_noise(env, each, truth, rng)
                 for each, truth in zip(parsed, truths, strict=True)
             ]
             states = [outcome.state for outcome in outcomes]
@@ -278,7 +278,7 @@ class Planner(ABC):
         # `actions_left` is None without a limit: then the slice keeps the whole plan.
         return replace(parsed, actions=parsed.actions[: prompt.actions_left])
 
-    def _spoilt(
+    def _with_noise(
         self, env: TextEnv | None, parsed: ParsedResponse, truth: Outcome, rng: np.random.Generator
     ) -> Outcome:
         """Return the true outcome or, with probability `noise_prob`, the outcome of the same number

@@ -51,7 +51,7 @@ class MixedEngine:
             player.close()
 
 
-def with_strays(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
+def epsilon_mixture(player: PlayingEngine, other: PlayingEngine, *, epsilon: float) -> MixedEngine:
     """Return a mixture in which `other` plays each turn with probability `epsilon`, and `player`
     plays the other turns."""
     # The choice uses its own random stream. The response of `player` to a prompt therefore does not

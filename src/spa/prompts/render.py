@@ -87,7 +87,7 @@ class Prompter:
         if names := env.action_names():
             parts.append(f"Actions: {', '.join(names)}.")
         parts.append(self._limits())
-        if asked := self._asked_once(env):
+        if asked := self._format_in_rules(env):
             parts.append(f"Reply only with {asked}")
         if self.example:
             parts.append(f"A sample reply:\n{self.example}")
@@ -120,7 +120,7 @@ class Prompter:
         block = f"Turn {turn}:\n{STATE}{state}{_LEFT}{actions_left}."
         # Some formats, such as written searches, state their format once in the rules and have no
         # word limit. They need no reminder.
-        if self._asked_once(env):
+        if self._format_in_rules(env):
             return block
         return f"{block} Reply only with {self._format()} in at most {self.max_words} words."
 
@@ -129,7 +129,7 @@ class Prompter:
         """The format of responses."""
         return format_of(self.response_format)
 
-    def _asked_once(self, env: TextEnv) -> str:
+    def _format_in_rules(self, env: TextEnv) -> str:
         """Return the description of the format that the rules contain, if the response format gives
         it there and not in every turn; otherwise ""."""
         thinks = self.mode == "base" and self.enable_think

@@ -143,12 +143,12 @@ def take_apart(render: Render) -> Parts:
     user_open = None
     # Some templates refuse a conversation without a system message, others a conversation with one.
     try:
-        user_open = render(_talk(FIRST)).partition(FIRST)[0]
+        user_open = render(_alternating(FIRST)).partition(FIRST)[0]
     except ModelError:
         if system_open is None:
             raise
         lead = [{"role": "system", "content": SYSTEM}]
-    probe = render([*lead, *_talk(FIRST, RESPONSE, USER)])
+    probe = render([*lead, *_alternating(FIRST, RESPONSE, USER)])
     _, found_first, rest = probe.partition(FIRST)
     header, found_response, rest = rest.partition(RESPONSE)
     after_response, found_user, generation = rest.partition(USER)
@@ -162,14 +162,16 @@ def take_apart(render: Render) -> Parts:
     # of a channel. Responses begin after the whole header.
     prompt = _THINK.sub("", generation)
     after_user = _THINK.sub("", header) if header.startswith(prompt) else prompt
-    user_end = render([*lead, *_talk(FIRST, RESPONSE, USER)], generation=False).partition(USER)[2]
+    user_end = render([*lead, *_alternating(FIRST, RESPONSE, USER)], generation=False).partition(
+        USER
+    )[2]
     # The tabs show whether the template strips white space on the left or right of user messages.
     padded = f"\t{USER}\t"
-    trims = _trims(render([*lead, *_talk(FIRST, RESPONSE, padded)]))
+    trims = _trims(render([*lead, *_alternating(FIRST, RESPONSE, padded)]))
     behind = (
         trims
         if system_open is None
-        else _trims(render([{"role": "system", "content": SYSTEM}, *_talk(padded)]))
+        else _trims(render([{"role": "system", "content": SYSTEM}, *_alternating(padded)]))
     )
     return Parts(
         system_open=system_open,
@@ -189,7 +191,7 @@ def _trims(text: str) -> tuple[bool, bool]:
 
 def _find_system(render: Render) -> tuple[str | None, str | None]:
     try:
-        text = render([{"role": "system", "content": SYSTEM}, *_talk(USER)])
+        text = render([{"role": "system", "content": SYSTEM}, *_alternating(USER)])
     except ModelError:
         return None, None
     before, marker, rest = text.partition(SYSTEM)
@@ -197,7 +199,7 @@ def _find_system(render: Render) -> tuple[str | None, str | None]:
     return (before, between) if marker and then else (None, None)
 
 
-def _talk(*texts: str) -> list[Message]:
+def _alternating(*texts: str) -> list[Message]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
 
 

@@ -33,7 +33,7 @@ from spa.recipes.imagination import imagination, imagining, recorder_of
 from spa.recipes.policies import (
     Target,
     behind_api,
-    knows_all_data,
+    has_all_example_files,
     open_target,
     training_hashes,
 )
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 CHUNK = 256
 """Number of responses sampled in parallel. Results depend on it, because the batch size affects
 floating-point rounding."""
-HOW_MANY = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
+PUZZLE_COUNT_KEYS = ("es_manager.val.env_groups", "es_manager.val.env_configs.n_groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,9 @@ def score(
     eval_set = evaluation.eval_set
     # The bundled model was not pretrained on transitions of any puzzle. The list of its training
     # puzzles is therefore complete.
-    complete = target.name == BUILTIN or (target.run is not None and knows_all_data(target.run))
+    complete = target.name == BUILTIN or (
+        target.run is not None and has_all_example_files(target.run)
+    )
     trained = sum(puzzle.hash in evaluation.known for puzzle in puzzles)
     result: dict[str, Any] = {
         "policy": target.name,
@@ -328,5 +330,7 @@ def groups_key(identity: Fingerprint, episodes: int) -> str:
     of a group, followed by `episodes`, the number of episodes played in parallel."""
     # The number of groups is not part of the key, so that finished groups are reused when more are
     # requested.
-    kept = {name: value for name, value in identity.settings.items() if name not in HOW_MANY}
+    kept = {
+        name: value for name, value in identity.settings.items() if name not in PUZZLE_COUNT_KEYS
+    }
     return f"{replace(identity, settings=kept).digest[:16]} {episodes}"

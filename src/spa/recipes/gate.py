@@ -282,7 +282,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     Return the recorded verdict unchanged if metrics.jsonl is missing, the gate is disabled, or the
     model was fine-tuned on other data.
     """
-    told = _told(directory)
+    told = _read_result(directory)
     if told and (not cfg.gate.enable or told["diagnosis"] == "other_data"):
         return told
     record = directory / "metrics.jsonl"
@@ -301,7 +301,7 @@ def _read_gate(cfg: Config, directory: Path) -> dict[str, Any]:
     return {"passed": gate.passed, "text": gate.text, "diagnosis": gate.diagnosis}
 
 
-def _told(directory: Path) -> dict[str, Any]:
+def _read_result(directory: Path) -> dict[str, Any]:
     """Read `passed`, `text` and `diagnosis` from gate.json; return {} if the file is missing or
     damaged."""
     try:

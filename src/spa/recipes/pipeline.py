@@ -70,7 +70,7 @@ def run(
         policy = stage_fingerprint(cfg, "ppo", parent=chain[-1][1])
         # All folders are checked first, so that work with other settings is found now and not after
         # hours of training.
-        _settle(cfg, [*chain, (ppo_dir, policy)])
+        _handle_earlier_work(cfg, [*chain, (ppo_dir, policy)])
         plan = _announce(cfg, rounds, [*chain, (ppo_dir, policy)])
         known = dict(chain)
         made: list[Path] = []
@@ -100,7 +100,7 @@ def fingerprints(rounds: Sequence[Round]) -> list[tuple[Path, Fingerprint]]:
     return chain
 
 
-def _settle(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
+def _handle_earlier_work(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]]) -> None:
     """Look for earlier work with other settings in the folders of the stages.
 
     With `trainer.resume_mode=disable`, archive such work and log a warning; otherwise raise
@@ -294,7 +294,7 @@ def run_sft_stage(
         planned = rounds_of(cfg, data, directory)
         if len(planned) == 1:
             cfg = planned[0].cfg  # the source of the examples has only one round
-        elif _made_in_last_round(cfg, data):
+        elif _is_of_last_round(cfg, data):
             rounds = planned
         else:
             cfg = source_of(cfg).fine_tuned_alone(cfg)
@@ -327,7 +327,7 @@ def run_sft_stage(
         return stage.finish()
 
 
-def _made_in_last_round(cfg: Config, data: Path) -> bool:
+def _is_of_last_round(cfg: Config, data: Path) -> bool:
     """Return whether a later round than the first made the data set: its fingerprint then has a
     parent, the SFT stage of the round before. Otherwise log a warning."""
 

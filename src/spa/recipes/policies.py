@@ -89,7 +89,7 @@ def find_target(name: str) -> Target:
         if not checkpoints_in(place):
             raise ModelError(
                 f"{folder} has neither a model (config.json) nor checkpoints "
-                f"(global_step_N). Name a folder that has one.{_near(folder)}"
+                f"(global_step_N). Name a folder that has one.{_nearby_checkpoints(folder)}"
             )
         # A finished stage names its result. An unfinished one has only its newest checkpoint.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
@@ -105,7 +105,7 @@ def find_target(name: str) -> Target:
     )
 
 
-def _near(folder: Path) -> str:
+def _nearby_checkpoints(folder: Path) -> str:
     """Return a sentence that names subfolders with PPO checkpoints, such as the runs of a
     comparison; "" if there are none."""
     folders = set[Path]()
@@ -144,7 +144,7 @@ def training_hashes(run: Path) -> frozenset[str]:
     return frozenset(hashes)
 
 
-def knows_all_data(run: Path) -> bool:
+def has_all_example_files(run: Path) -> bool:
     """Return whether the files of SFT examples still exist, for this run and for every earlier run
     from whose checkpoints it started. Otherwise `training_hashes` is incomplete."""
     return all(

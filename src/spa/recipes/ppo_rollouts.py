@@ -34,12 +34,12 @@ def validation_episodes(cfg: Config, worker: setup.RolloutWorker, engine: Engine
         specs = setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part)
         # Each pass gets its own group numbers, so that no two groups share a number.
         shifted = [setup.shift_group(spec, part * groups) for spec in specs]
-        for chunk in _at_a_time(cfg, shifted):
+        for chunk in _parallel_parts(cfg, shifted):
             episodes += worker.rollout(engine, chunk, setup.val_sampling(cfg))
     return episodes
 
 
-def _at_a_time(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
+def _parallel_parts(cfg: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
     """Yield the episodes in parts, each of which is played in parallel.
 
     On a GPU, a part consists of whole groups. It has no more episodes than a training step (but at

@@ -23,7 +23,7 @@ from spa.evaluation.episode_metrics import pooled_metrics
 from spa.examples.play import policy_of
 from spa.examples.source import Examples, Puzzles, source_of
 from spa.models.allocator import release_memory
-from spa.policies.mixed import MixedEngine, with_strays
+from spa.policies.mixed import MixedEngine, epsilon_mixture
 from spa.policies.named import policy_named, policy_names
 from spa.policies.scripted import random_engine
 from spa.prompts.template import ChatTemplate
@@ -274,7 +274,7 @@ def selfplay_engine(
     if cfg.generate.epsilon == 0:
         return engine
     other = random_engine(engine.template, max_actions=cfg.agent_proxy.max_actions_per_turn)
-    return with_strays(engine, other, epsilon=cfg.generate.epsilon)
+    return epsilon_mixture(engine, other, epsilon=cfg.generate.epsilon)
 
 
 def _policy(

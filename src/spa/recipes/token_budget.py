@@ -93,7 +93,7 @@ class Cut:
         return 0 if self.offload and self.count > 1 else size // self.count
 
 
-def cut_of(strategy: str, options: FSDPConfig, ranks: int) -> Cut:
+def cut_for(strategy: str, options: FSDPConfig, ranks: int) -> Cut:
     """Return how a model is sharded over `ranks` GPUs."""
     return Cut(shards(strategy, options.fsdp_size, ranks), options.offload)
 
@@ -108,7 +108,7 @@ def shards(strategy: str, size: int, ranks: int) -> int:
 def kept_in_sft(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int]:
     """Memory of the model that SFT trains, on the first of `ranks` GPUs, in bytes by component."""
     model = cfg.sft.model
-    cut = cut_of(model.strategy, model.fsdp_config, ranks)
+    cut = cut_for(model.strategy, model.fsdp_config, ranks)
     return {
         "model (weights, gradients, Adam)": cut.of(
             memory.training_state(shape, lora_rank=model.lora_rank)
@@ -165,8 +165,8 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
     wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
     ref = FULL * shape.parameters if wants_ref and lora_rank == 0 else 0
-    cut = cut_of(actor.strategy, actor.fsdp_config, ranks)
-    critic_cut = cut_of(own.strategy, own.model.fsdp_config, ranks)
+    cut = cut_for(actor.strategy, actor.fsdp_config, ranks)
+    critic_cut = cut_for(own.strategy, own.model.fsdp_config, ranks)
     # Engines and checkpoints need full models: each rank also keeps the full policy, and the first
     # rank the full critic.
     whole = (cut.count > 1) + (critic and critic_cut.count > 1)
@@ -175,7 +175,7 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
             memory.training_state(shape, lora_rank=lora_rank)
         ),
         "critic (weights, gradients, Adam)": critic_cut.of(value),
-        "reference": cut_of(frozen.strategy, frozen.fsdp_config, ranks).of(ref),
+        "reference": cut_for(frozen.strategy, frozen.fsdp_config, ranks).of(ref),
         "whole copies of the sharded models": FULL * shape.parameters * whole,
     }
 

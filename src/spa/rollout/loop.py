@@ -86,7 +86,7 @@ def collect(
         )
         _end_too_long([builder for game in games for builder in game.builders], room)
         for game in games:
-            game.leave_together()
+            game.end_together()
         # Each round plays one turn of every unfinished game: all prompts in one batch, then all
         # environments.
         while active := [(game, builder) for game in games if (builder := game.asked) is not None]:
@@ -241,7 +241,7 @@ class _Game:
                     self._end(builder.turns[-1].infos[-1], but=builder)
                 elif builder.stop is None:
                     self._go_on(room)
-                self.leave_together()
+                self.end_together()
         except (EnvFault, TemplateFault) as error:
             self._fail(error)
 
@@ -296,7 +296,7 @@ class _Game:
                 )
         self.turn = None
 
-    def leave_together(self) -> None:
+    def end_together(self) -> None:
         """Truncate the other players' episodes once one player's episode has stopped."""
         if any(builder.stop is not None for builder in self.builders):
             for builder in self.builders:

@@ -91,7 +91,7 @@ class RolloutWorker:
         make = make_env if self.workers is None else self.workers.make
         return make(self.specs[tag].env_type, self.specs[tag].env_config)
 
-    def again_s(self, turns: int) -> float | None:
+    def replay_limit_s(self, turns: int) -> float | None:
         """Return the time limit in seconds for replaying an episode of `turns` turns in this
         process; None if there is no limit."""
         # Environments in other processes have their own limits.

@@ -158,7 +158,7 @@ def ignore_interrupts() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def stacks_on_request() -> None:
+def dump_stacks_on_signal() -> None:
     """Make `kill -USR1 PID` write the stacks of all threads to stderr. Without a handler, the
     signal would end the process."""
     # Use descriptor 2, because `sys.stderr` may have been replaced.

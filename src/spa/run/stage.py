@@ -172,7 +172,7 @@ class Stage:
         """
         # This check neither takes the lock nor writes, so that finished stages can be reused at any
         # time.
-        self.result = self._agreed(self._find_result)
+        self.result = self._on_rank_0(self._find_result)
         if self.result is not None:
             return self
         scratch = self.cfg.trainer.resume_mode == "disable"
@@ -185,9 +185,9 @@ class Stage:
                 opening.enter_context(log_file(self.folder / "log.txt"))
             if self._world.broadcast(self._fetch):
                 # The fetched copy may belong to a finished stage.
-                self.result = self._agreed(self._find_result)
+                self.result = self._on_rank_0(self._find_result)
             if self.result is None:
-                self.resume_from = self._agreed(self._prepare)
+                self.resume_from = self._on_rank_0(self._prepare)
                 self.step = self._saved_step = self._world.broadcast(self._last_step)
             # Opening succeeded, so `__exit__` will close the log file and release the lock.
             self._opened = opening.pop_all()
@@ -377,7 +377,7 @@ class Stage:
         self._world.barrier()
         return self.folder / f"global_step_{self.step}"
 
-    def _agreed(self, find: Callable[[], Path | None]) -> Path | None:
+    def _on_rank_0(self, find: Callable[[], Path | None]) -> Path | None:
         """Call `find` on rank 0 only, and return its result on every rank."""
         path = self._world.broadcast(lambda: str(find() or ""))
         return Path(path) if path else None

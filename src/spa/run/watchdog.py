@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from spa.run.signals import stacks_on_request
+from spa.run.signals import dump_stacks_on_signal
 
 STATUS = 3
 """Exit status of a process that the watchdog ended."""
@@ -88,7 +88,7 @@ class Watchdog:
         if self.timeout_s is not None:
             signal.setitimer(signal.ITIMER_PROF, 0)
         if self._path is not None:
-            stacks_on_request()
+            dump_stacks_on_signal()
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:

@@ -179,11 +179,12 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
         "wm/turns": float(len(turns)),
         "wm/format_rate": _mean(turn.response.well_formed for turn in turns),
         "wm/obs_exact": _mean(
-            is_exact(_said(turn, turn.response.observation), turn.target) for turn in turns
+            is_exact(_if_well_formed(turn, turn.response.observation), turn.target)
+            for turn in turns
         ),
     }
     scores = [
-        score_state(_said(turn, turn.response.prediction), turn.next_target, turn.target)
+        score_state(_if_well_formed(turn, turn.response.prediction), turn.next_target, turn.target)
         for turn in turns
     ]
     total = total_score(scores)
@@ -202,7 +203,7 @@ def world_model_metrics(episodes: Sequence[Episode]) -> Metrics:
     return metrics
 
 
-def _said(turn: Turn, part: str | None) -> str | None:
+def _if_well_formed(turn: Turn, part: str | None) -> str | None:
     return part if turn.response.well_formed else None
 
 
@@ -223,7 +224,7 @@ def total_score(scores: Sequence[StateScore]) -> StateScore:
     )
 
 
-def foreseen_changes(f1: float, within: float | None) -> float:
+def prediction_score(f1: float, within: float | None) -> float:
     """Return the score of a prediction, given the F1 of the changed units.
 
     This is F1 itself, or with `within`, 1 if the distance 1 - F1 is below `within`, else 0 (RWML,
@@ -244,7 +245,7 @@ def with_world_model_reward(
     reward of every well-formed turn of the episodes.
 
     S of an observation is the share of its units that are correct. S of a prediction is the F1 of
-    the changed units (`foreseen_changes` with `within`). It is 0 if no change is predicted
+    the changed units (`prediction_score` with `within`). It is 0 if no change is predicted
     correctly, so neither copying the shown state nor a turn without effect is rewarded. Turns that
     are not in the world-model format get no reward.
     """
@@ -259,7 +260,7 @@ def with_world_model_reward(
         seen = score_state(response.observation, turn.target, None).unit_accuracy
         # A prediction is scored on the changed units only, because copying the other units is easy.
         foreseen = score_state(response.prediction, turn.next_target, turn.target).changed_f1
-        paid = observation * seen + prediction * foreseen_changes(foreseen, within)
+        paid = observation * seen + prediction * prediction_score(foreseen, within)
         return replace(turn, reward=turn.reward + paid)
 
     return [

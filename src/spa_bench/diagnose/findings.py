@@ -214,7 +214,7 @@ def formats(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     tags = {}
     for tag in TAGS:
         having = [response for response in responses if _has(response, tag)]
-        lacking = sum(_lacking(rollout.chat, tag) for rollout in rollouts)
+        lacking = sum(_count_lacking(rollout.chat, tag) for rollout in rollouts)
         if having or lacking:
             broken = sum(find_block(response, tag) is None for response in having)
             tags[tag] = {"responses": len(having), "broken": broken, "lacking": lacking}
@@ -229,7 +229,7 @@ def _has(text: str, tag: str) -> bool:
     return f"<{tag}>" in text or f"</{tag}>" in text
 
 
-def _lacking(chat: Chat, tag: str) -> int:
+def _count_lacking(chat: Chat, tag: str) -> int:
     """Number of responses that lack a tag which an earlier message contains."""
     asked = False
     lacking = 0

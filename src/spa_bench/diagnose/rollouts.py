@@ -203,7 +203,7 @@ def read_row(row: Any, where: str) -> Rollout:
     # Check the most specific keys first. The keys of spa and of traces of verifiers occur in no
     # other stack.
     if "episode_id" in row and "turns" in row:
-        return _ours(row, where)
+        return _from_spa(row, where)
     if isinstance(row.get("nodes"), list):
         return _trace(row, where)
     if "completion" in row:
@@ -332,7 +332,7 @@ def _role(node: Mapping[str, Any]) -> str:
     return str(node["message"].get("role"))
 
 
-def _ours(row: Mapping[str, Any], where: str) -> Rollout:
+def _from_spa(row: Mapping[str, Any], where: str) -> Rollout:
     turns = row["turns"]
     ids = row.get("token_ids")
     sampled = row.get("sampled")

@@ -372,7 +372,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
             effect="the entropy bonus outweighs the reward",
             change=to(settings, "actor_rollout_ref.actor.entropy_coeff", bonus / 10),
         )
-    wider = _wider(settings)
+    wider = _wider_sampling(settings)
     least = ENTROPY_NARROWED if wider else ENTROPY
     fell = len(values) > LEAST_RECENT and last < min(ENTROPY_LEFT * start, ENTROPY_NARROWED)
     if solved or not (last < least or fell):
@@ -390,7 +390,7 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
 
 
-def _wider(settings: Settings) -> str:
+def _wider_sampling(settings: Settings) -> str:
     """Return the change that resets the sampling setting which narrows the policy. Empty if none
     does."""
     rollout = "actor_rollout_ref.rollout."
@@ -559,7 +559,7 @@ def no_variance(rows: Sequence[Row], settings: Settings) -> Finding | None:
     size = settings.get("es_manager.train.group_size", 8)
     if size < 4:
         change = to(settings, "es_manager.train.group_size", 8)
-    elif wider := _wider(settings):
+    elif wider := _wider_sampling(settings):
         change = wider
     elif settings.get("agent_proxy.max_turn", 5) < 3:
         change = to(settings, "agent_proxy.max_turn", 5)

@@ -122,7 +122,7 @@ def enumerate_episodes(world: World) -> Episodes:
     )
 
 
-def _sure(reward: float, state: str | None) -> tuple[Outcome, ...]:
+def _certain(reward: float, state: str | None) -> tuple[Outcome, ...]:
     return (Outcome(probability=1.0, reward=reward, state=state),)
 
 
@@ -134,13 +134,13 @@ STOP_OR_GO = World(
     start="start",
     actions={
         "start": {
-            "stop": _sure(0.4, None),
+            "stop": _certain(0.4, None),
             "go": (
                 Outcome(probability=0.5, reward=0.0, state="end"),
                 Outcome(probability=0.5, reward=1.0, state="end"),
             ),
         },
-        "end": {"finish": _sure(0.2, None)},
+        "end": {"finish": _certain(0.2, None)},
     },
     logits={"start": (0.0, 0.0), "end": (0.0,)},
 )
@@ -153,10 +153,10 @@ KEY_AND_DOOR = World(
     text="an agent needs a key to open a door, and gets its reward at the end of up to three turns",
     start="start",
     actions={
-        "start": {"take key": _sure(0.0, "key"), "walk on": _sure(0.0, "no key")},
-        "key": {"open": _sure(1.0, None), "wait": _sure(0.0, "last")},
-        "no key": {"open": _sure(0.0, None), "wait": _sure(0.0, "last")},
-        "last": {"look": _sure(0.2, None), "leave": _sure(0.0, None)},
+        "start": {"take key": _certain(0.0, "key"), "walk on": _certain(0.0, "no key")},
+        "key": {"open": _certain(1.0, None), "wait": _certain(0.0, "last")},
+        "no key": {"open": _certain(0.0, None), "wait": _certain(0.0, "last")},
+        "last": {"look": _certain(0.2, None), "leave": _certain(0.0, None)},
     },
     logits={"start": (0.0, 0.5), "key": (0.0, 0.0), "no key": (0.3, 0.0), "last": (0.0, 0.0)},
 )
@@ -187,13 +187,13 @@ REVISITS = World(
     text="an agent moves between a hall and a room for up to four turns, and may take a prize in the room",
     start="hall",
     actions={
-        "hall": {"wait": _sure(0.0, "hall"), "enter": _sure(0.0, "room")},
+        "hall": {"wait": _certain(0.0, "hall"), "enter": _certain(0.0, "room")},
         "room": {
             "take": (
                 Outcome(probability=0.7, reward=1.0, state=None),
                 Outcome(probability=0.3, reward=0.0, state="hall"),
             ),
-            "leave": _sure(0.0, "hall"),
+            "leave": _certain(0.0, "hall"),
         },
     },
     logits={"hall": (0.4, 0.0), "room": (0.0, 0.0)},

@@ -290,12 +290,12 @@ def _difference_row(result: Mapping[str, Any], name: str) -> list[str]:
     played = _boards(result, name)
     controlled = _boards(result, f"{name}{SHUFFLED}")
     control = (
-        interval_text(gaps["control"], sign="+") + _alone(controlled & played, played)
+        interval_text(gaps["control"], sign="+") + _subset_label(controlled & played, played)
         if gaps["control"]
         else "not run"
     )
     return [
-        name + _alone(_with_reference(result, name), _every(result)),
+        name + _subset_label(_with_reference(result, name), _every(result)),
         interval_text(gaps["reference"], sign="+"),
         control,
         percent(_known(result["rows"], name)) + _seen(result["rows"], name),
@@ -317,7 +317,7 @@ def _boards(result: Mapping[str, Any], name: str) -> set[str]:
     return {row["env"] for row in result["rows"] if row["method"] == name}
 
 
-def _alone(boards: set[str], of: set[str]) -> str:
+def _subset_label(boards: set[str], of: set[str]) -> str:
     """Name the boards in brackets if they are a proper subset of `of`, else return ""."""
     # For sets, `<` means a proper subset.
     return f" ({', '.join(sorted(boards))} alone)" if boards and boards < of else ""
@@ -355,7 +355,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     against = {name: gap["reference"] for name, gap in gaps.items() if gap["reference"]}
     controls = {name: gap["control"] for name, gap in gaps.items() if gap["control"]}
     played = {name: _with_reference(result, name) for name in against}
-    lines = _sorted_out(
+    lines = _group_by_sign(
         against,
         played,
         tuple(
@@ -368,7 +368,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         ),
         _every(result),
     )
-    lines += _sorted_out(
+    lines += _group_by_sign(
         controls,
         {name: _boards(result, name) & _boards(result, f"{name}{SHUFFLED}") for name in controls},
         (
@@ -391,7 +391,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     cost: dict[str, list[str]] = {}
     for name in gaps:
         if (tokens := _sampled(result["rows"], name)) is not None:
-            alone = _alone(_boards(result, name), _every(result))
+            alone = _subset_label(_boards(result, name), _every(result))
             cost.setdefault(alone, []).append(f"{name} {tokens:,.0f}")
     return [
         *lines,
@@ -402,7 +402,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _sorted_out(
+def _group_by_sign(
     gaps: Mapping[str, Row], boards: Mapping[str, set[str]], sides: Sequence[str], every: set[str]
 ) -> list[str]:
     """Sort methods by the interval of their difference: above 0, below 0, or including 0. Returns
@@ -414,7 +414,7 @@ def _sorted_out(
         # as none.
         side = 0 if gap["low"] > 0 else 1 if gap["high"] < 0 else 2
         entry = f"{name} {round(100 * gap['mean']):+d}"
-        names[side].setdefault(_alone(boards[name], every), []).append(entry)
+        names[side].setdefault(_subset_label(boards[name], every), []).append(entry)
     return [
         f"{side}{alone}: {', '.join(entries)}."
         for side, listed in zip(sides, names, strict=True)

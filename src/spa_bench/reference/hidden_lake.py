@@ -34,7 +34,7 @@ class World:
     pushes: tuple[int | None, ...]
 
 
-class BelievedLake(HiddenDynamicsLake):
+class InferredLake(HiddenDynamicsLake):
     """A lake with the dynamics that a learner has inferred."""
 
     def __init__(self, size: int, world: World) -> None:
@@ -106,7 +106,7 @@ def believed_plan(world: World) -> NextAction:
 
 @lru_cache(maxsize=100_000)
 def _believed_moves(size: int, world: World, board: str) -> tuple[str, ...]:
-    believed = BelievedLake(size, world)
+    believed = InferredLake(size, world)
     believed.reset(seed=0, options={"board": board})
     path = believed.expert_actions(1)
     if path:
@@ -151,12 +151,14 @@ def elimination_episode(
     knowledge of the world. Ties are broken at random.
     """
     for start in range(0, limit, TURN_ACTIONS):
-        leads = _leads(env, beliefs)
-        worth = _worth(env, leads, limit - start - TURN_ACTIONS)
-        worlds = np.arange(len(leads))
+        end_cells = _end_cells(env, beliefs)
+        cell_values = _cell_values(env, end_cells, limit - start - TURN_ACTIONS)
+        worlds = np.arange(len(end_cells))
         pairs = [*product(range(len(TURNS)), repeat=TURN_ACTIONS)]
-        ends = [leads[worlds, second, leads[:, first, env.player]] for first, second in pairs]
-        values = np.array([worth[worlds, end].mean() for end in ends])
+        ends = [
+            end_cells[worlds, second, end_cells[:, first, env.player]] for first, second in pairs
+        ]
+        values = np.array([cell_values[worlds, end].mean() for end in ends])
         best = np.flatnonzero(values >= values.max() - 1e-9)
         choice = int(best[int(rng.integers(len(best)))])
         over, won = False, False
@@ -170,7 +172,7 @@ def elimination_episode(
     return False, beliefs
 
 
-def _leads(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
+def _end_cells(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
     """The cell in which each action ends, [worlds, actions, cells]. In a hole or on the goal, the
     player remains."""
     cells = np.arange(env.size**2)
@@ -180,15 +182,15 @@ def _leads(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
     landed = tables[beliefs.turns]
     worlds = np.arange(len(landed))[:, None, None]
     pushed = tables[beliefs.pushes[worlds, letters[landed]], landed]
-    leads = np.where((landed == cells) | ends[landed], landed, pushed)
-    return np.where(ends, cells, leads)
+    end_cells = np.where((landed == cells) | ends[landed], landed, pushed)
+    return np.where(ends, cells, end_cells)
 
 
-def _worth(env: HiddenDynamicsLake, leads: np.ndarray, left: int) -> np.ndarray:
+def _cell_values(env: HiddenDynamicsLake, end_cells: np.ndarray, left: int) -> np.ndarray:
     """The value of each cell with `left` actions left, [worlds, cells]."""
-    worth = np.zeros((len(leads), env.size**2))
-    worth[:, env.lake.goal] = 1.0
-    worlds = np.arange(len(leads))[:, None, None]
+    cell_values = np.zeros((len(end_cells), env.size**2))
+    cell_values[:, env.lake.goal] = 1.0
+    worlds = np.arange(len(end_cells))[:, None, None]
     for _ in range(left):
-        worth = np.maximum(worth, DISCOUNT * worth[worlds, leads].max(axis=1))
-    return worth
+        cell_values = np.maximum(cell_values, DISCOUNT * cell_values[worlds, end_cells].max(axis=1))
+    return cell_values

@@ -88,7 +88,7 @@ def derive(problem: Problem) -> Derivation:
     while waiting:
         steps.append(Sweep(waiting))
         for key in waiting:
-            line = what_follows(key, problem, values)
+            line = derive_line(key, problem, values)
             if line.assigned is not None:
                 values[key] = line.assigned[1]
                 path.append(problem[key].actions[values[key]])
@@ -105,7 +105,7 @@ def open_keys(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(key for key, value in values.items() if not value)
 
 
-def what_follows(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
+def derive_line(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
     """Derive the line of an open variable."""
     facts = tuple((each, values[each] or OPEN) for each in problem[key].neighbours)
     fits = fitting(problem[key], facts)
@@ -211,12 +211,12 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
             swept.clear()
         key = step.key
         is_next = waiting[:1] == [key]
-        count("next", is_next, _why_not_next(key, values, swept), of="lines")
+        count("next", is_next, _order_error(key, values, swept), of="lines")
         waiting = [other for other in waiting if other != key]
         swept.add(key)
         if key not in left:
             continue
-        true = what_follows(key, problem, values)
+        true = derive_line(key, problem, values)
         facts = dict(step.facts)
         for other, value in true.facts:
             count("fact", facts.get(other) == value, "wrong_fact")
@@ -263,7 +263,7 @@ def _actions(problem: Problem) -> set[str]:
     return {action for variable in problem.values() for action in variable.actions.values()}
 
 
-def _why_not_next(key: str, values: Mapping[str, str], swept: set[str]) -> str:
+def _order_error(key: str, values: Mapping[str, str], swept: set[str]) -> str:
     """Name the error of a line whose variable is not the next open one."""
     if key not in values:
         return "never_found"

@@ -8,7 +8,7 @@ Board = tuple[int, ...]
 
 
 @lru_cache
-def houses(size: int) -> tuple[tuple[int, int, int], ...]:
+def units_of_cells(size: int) -> tuple[tuple[int, int, int], ...]:
     """For each cell its row, its column, and its box, each counted from 0."""
     base = isqrt(size)
     return tuple(
@@ -19,7 +19,7 @@ def houses(size: int) -> tuple[tuple[int, int, int], ...]:
 @lru_cache
 def peers(size: int) -> tuple[tuple[int, ...], ...]:
     """For each cell the other cells of its row, column and box."""
-    house = houses(size)
+    house = units_of_cells(size)
     cells = range(size * size)
 
     def together(one: int, other: int) -> bool:
@@ -31,7 +31,7 @@ def peers(size: int) -> tuple[tuple[int, ...], ...]:
 def solve(board: Board, size: int, limit: int = 1) -> list[Board]:
     """Find the first `limit` solutions of `board`. The list is empty if there is none or the board
     already breaks a rule."""
-    house = houses(size)
+    house = units_of_cells(size)
     # In a mask, bit d is set if the digit d (1 to size) is not yet used.
     full = (1 << size + 1) - 2
     rows = [full] * size

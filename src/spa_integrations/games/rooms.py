@@ -19,7 +19,7 @@ def fact_lines(facts: Iterable[Any]) -> list[str]:
     )
 
 
-def in_sight(facts: Iterable[Any]) -> str:
+def describe_room(facts: Iterable[Any]) -> str:
     """Describe what the player can see: the room, the things in it, the exits, and the inventory.
     This includes things in open containers and on supporters. Things are listed in a fixed order,
     with their conditions (open, locked, cooked …)."""

@@ -15,7 +15,7 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError, nearest
 from spa.seeds import stream_seed
 from spa_integrations.games import load_package
-from spa_integrations.games.rooms import fact_lines, in_sight, made
+from spa_integrations.games.rooms import describe_room, fact_lines, made
 from spa_integrations.games.text import ANSWER_LIMIT, clean, require_task
 
 DEFAULTS = {"level": 1, "rewards": "dense", "goal": "detailed"}
@@ -104,7 +104,7 @@ class TextWorldGame(TextEnv):
         ending = (
             "\nYou have won." if self.now["won"] else "\nYou have lost." if self.now["lost"] else ""
         )
-        return clean(in_sight(self.now["facts"]) + ending)
+        return clean(describe_room(self.now["facts"]) + ending)
 
     def world_state_text(self, mode: StateText) -> str:
         """The visible state, or every fact (one per line), depending on `know`."""
