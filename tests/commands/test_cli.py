@@ -1,6 +1,7 @@
 """The command line: light to start, and one clear message for whatever is wrong."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,30 @@ def test_a_dry_run_prints_the_command_that_was_typed(capsys):
     assert command in out
     # The memory is that of this stage.
     assert "(fine-tuning; estimate)" in out
+
+
+def test_the_first_rank_alone_prints_a_dry_run():
+    code = """
+import os, sys
+import spa.distributed.world, spa.recipes.preflight
+from spa.cli import main
+child = os.fork()
+os.environ |= {"RANK": "0" if child else "1", "LOCAL_RANK": "0" if child else "1"}
+status = main(["run", "demo", "--steps", "3", "--dry-run"])
+if child:
+    status += os.waitpid(child, 0)[1]
+sys.exit(status)
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = {"TORCHELASTIC_RUN_ID": "ranks", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | torchrun | address
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Command: ") == done.stdout.count("is valid") == 1
 
 
 def test_a_path_with_a_sign_of_equality_is_no_override(capsys, tmp_path):

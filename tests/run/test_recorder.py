@@ -347,16 +347,24 @@ def test_a_failing_tracker_is_one_warning_and_never_stops(
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 3
 
 
-@pytest.mark.parametrize("where", ["init", "log", "finish"])
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        *((where, "sys.exit(0)") for where in ("init", "log", "finish")),
+        ("log", "raise Panic('a panic in Rust')"),
+    ],
+)
 def test_a_tracker_that_ends_the_process_is_one_warning(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     where: str,
+    what: str,
 ) -> None:
-    lines = {name: "sys.exit(0)" if name == where else "pass" for name in ("init", "log", "finish")}
+    lines = {name: what if name == where else "pass" for name in ("init", "log", "finish")}
     (tmp_path / "trackio.py").write_text(
         "import sys\n"
+        "class Panic(BaseException): pass\n"
         "class Run:\n"
         f"    def log(self, *a, **k): {lines['log']}\n"
         "def init(**k):\n"
