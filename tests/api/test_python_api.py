@@ -183,7 +183,7 @@ def test_a_run_has_metrics_episodes_a_checkpoint_and_a_report(run: spa.Run):
     assert {"data", "sft", "ppo"} <= stages
     assert all(isinstance(row["step"], int) for row in run.metrics)
     episodes = run.episodes()
-    assert len(episodes) == 8 and all(isinstance(episode, spa.Episode) for episode in episodes)
+    assert len(episodes) == 4 and all(isinstance(episode, spa.Episode) for episode in episodes)
     assert run.episodes(split="train", step=1)
     assert (run.checkpoint / "config.json").is_file()
     assert run.report().read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
             0 if set(option_names(args)) <= set(option_names(help_of(name, capfd).split())) else 1
         )
     if command.mark == "until interrupted":
-        return interrupted(args)
+        return interrupted(tuple(args))
     short = "--dry-run" in args or "--world-model" in args
     assert dry or name not in LONG or short, f"line {command.line}: mark it as dry run"
     assert "--export" in args or name not in SERVERS, (
@@ -184,13 +185,15 @@ def run(command: Command, workplace: Path, capfd: pytest.CaptureFixture[str]) ->
 
 
 def shortened(args: list[str], *, dry: bool) -> list[str]:
-    """Give a command fewer transitions or states, and a plan fewer seeds and environments."""
+    """Give a command fewer transitions or states, and a plan fewer seeds, environments and methods."""
     fewer = {"--transitions": "5", "--states": "5"} | ({"--seeds": "2"} if dry else {})
     args = [fewer.get(before, word) for before, word in zip(["", *args], args, strict=False)]
     if dry and args[0] == "bench" and "--seeds" not in args:
         args = [*args, "--seeds", "1"]
     if dry and args[:2] == ["bench", "methods"] and "--env" not in args:
-        args = [*args, "--env", "FrozenLake 4x4"]
+        args = ["bench", "methods", "spa", *args[2:], "--env", "FrozenLake 4x4"]
+    if dry and args[:2] == ["bench", "paper"] and "--only" not in args:
+        args = [*args, "--only", "FrozenLake/spa"]
     return args
 
 
@@ -205,8 +208,11 @@ def finish(words: list[str], folder: Path) -> int:
     return subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, check=False).returncode
 
 
-def interrupted(args: list[str]) -> int:
-    """Start a command, wait for its first line, interrupt it as the keyboard would; 0 if it then ends quietly."""
+@cache
+def interrupted(args: tuple[str, ...]) -> int:
+    """Start a command, wait for its first line, interrupt it as the keyboard would; 0 if it then ends quietly.
+
+    Pages that print the same command share a process: it reads nothing but the finished run."""
     process = subprocess.Popen(
         # any free port
         [sys.executable, "-m", "spa", *args, *([] if "--port" in args else ["--port", "0"])],

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -146,41 +145,3 @@ def test_every_package_that_is_needed_has_hashes_of_the_tested_version():
     assert hashed.items() <= known.items()
     assert (needed(NAME, {"dev"}) & known.keys()) - {"torch"} <= hashed.keys()
     assert not re.search(r"--(?!hash)|https?:|file:", "\n".join(blocks))
-
-
-def test_help_lists_every_target_and_no_more_than_twelve():
-    made = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    phony = {
-        name
-        for line in re.findall(r"^\.PHONY: (.*)$", makefile, re.M)
-        for name in line.split()
-        if name != "help"
-    }
-    assert phony == set(re.findall(r"^make ([\w-]+) (?: |[A-Z]+=[A-Z]+ )", made, re.M))
-    assert len(phony) <= 12
-    extras = set(re.findall(r"^extra-(\w+):", makefile, re.M))
-    assert extras == set(re.findall(r"^  (\w+)  ", made, re.M))
-    assert extras == set(re.findall(r"^EXTRAS := (.*)$", makefile, re.M)[0].split())
-
-
-def test_ci_runs_the_targets_that_readme_and_contributing_name():
-    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    ci += (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
-    block = r"^```(?:ba)?sh\n(.*?)^```"
-    pages = ("README.md", "CONTRIBUTING.md")
-    named = {
-        target
-        for page in pages
-        for code in re.findall(block, (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
-        for target in re.findall(r"^make (\S+)", code, re.M)
-    }
-    # An hour with SmolLM2, and the tests with environments or hours of their own.
-    too_long = {"smol", "test-extra"}
-    assert named - too_long == {"demo", "docs", "lint", "test", "test-fast"}
-    missing = [
-        name for name in sorted(named - too_long - {"test-fast"}) if f"make {name}\n" not in ci
-    ]
-    assert not missing, f"not in CI: {missing}"
