@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ def make_tokenizer() -> Tokenizer:
 
 
 TOKENIZER = make_tokenizer()
+
+
+@cache
+def encode(text: str) -> list[int]:
+    """Token ids; most messages of an episode are those of the others."""
+    return TOKENIZER.encode(text, add_special_tokens=False).ids
 
 
 def play(
@@ -140,9 +147,7 @@ def _tokens(messages: Sequence[Message], rng: np.random.Generator) -> dict[str, 
     for message in messages:
         by_model = message["role"] == "assistant"
         turn += by_model
-        new = TOKENIZER.encode(
-            message["content"].encode(errors="replace").decode(), add_special_tokens=False
-        ).ids
+        new = encode(message["content"].encode(errors="replace").decode())
         ids += new
         sampled += [by_model] * len(new)
         turn_index += [turn if by_model else turn + (turn >= 0)] * len(new)
@@ -155,7 +160,7 @@ def _tokens(messages: Sequence[Message], rng: np.random.Generator) -> dict[str, 
 
 def write_stage(
     directory: Path, *, arm: str, seed: int, steps: int = 10, skill: tuple[float, float] = (0.2, 0.7),
-    foresight: float = 0.6, world_model: bool = True, puzzles: int = 12, samples: int = 2,
+    foresight: float = 0.6, world_model: bool = True, puzzles: int = 4, samples: int = 2,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """A PPO stage: `steps` steps with validation every 5; returns pass rates before and after."""
     rng = stream(seed, "fixture", *arm.encode())
@@ -234,8 +239,8 @@ def write_demo(run: Path, *, seeds: Sequence[int] = (0,)) -> Path:
         base = run if len(seeds) == 1 else run / f"seed_{seed}"
         world = write_sft(base / "spa" / "sft", seed=seed)
         methods = {
-            "vanilla": write_stage(base / "vanilla" / "ppo", arm="vanilla", seed=seed, skill=(0.2, 0.3), world_model=False),
-            "spa": write_stage(base / "spa" / "ppo", arm="spa", seed=seed, skill=(0.2, 0.8)),
+            "vanilla": write_stage(base / "vanilla" / "ppo", arm="vanilla", seed=seed, skill=(0.2, 0.3), world_model=False, puzzles=12),
+            "spa": write_stage(base / "spa" / "ppo", arm="spa", seed=seed, skill=(0.2, 0.8), puzzles=12),
         }  # fmt: skip
         per_seed.append({"seed": seed, "methods": methods, "world_model": world})
 

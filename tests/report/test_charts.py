@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from report_fixtures import TAG, write_demo, write_stage
+from report_fixtures import TAG, write_demo, write_sft, write_stage
 
 from spa.cli import main
 from spa_report.charts import Chart, Series, thin
@@ -110,21 +110,18 @@ def test_long_series_are_thinned_but_keep_their_ends():
 
 
 def test_the_command_writes_every_chart_as_png_and_svg(
-    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("matplotlib")
-    words = [
-        "report",
-        str(demo),
-        "--output",
-        str(tmp_path / "report.html"),
-        "--figures",
-        str(tmp_path / "figures"),
-    ]
-    assert main(words) == 0
-    charts = [chart for section in build([open_run(demo)]).sections for chart in section.charts]
+    run = tmp_path / "run"
+    write_sft(run / "sft", seed=1)
+    words = ["report", str(run), "--output", str(tmp_path / "report.html")]
+    assert main([*words, "--figures", str(tmp_path / "figures")]) == 0
+    charts = [chart for section in build([open_run(run)]).sections for chart in section.charts]
     files = sorted((tmp_path / "figures").iterdir())
-    assert len(files) == 2 * len(charts) and files[0].name == "01-pass-1.png"
+    assert len(files) == 2 * len(charts) > 2 and files[0].name == (
+        "01-exact-predictions-during-fine-tuning.png"
+    )
     assert [Path(line) for line in capsys.readouterr().out.splitlines()[2:]] == files
 
 

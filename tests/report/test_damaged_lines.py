@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_fixtures import write_stage
 
 from spa.cli import main
 from spa_report.reading_shape import is_episode, is_head
@@ -31,50 +32,59 @@ def wrong_shapes(line: bytes) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in changed(episode))
 
 
-HARMS: dict[str, Callable[[bytes], bytes]] = {
-    "shapes": wrong_shapes,
-    "deep": lambda line: b'{"turns":' + b"[" * 100_000 + b"\n",
-    "no UTF-8": lambda line: line.replace(b'"content":"', b'"content":"\xff'),
-    "a number without end": lambda line: line.replace(
-        b'"group":', b'"group":' + b"9" * 5000 + b',"x":'
-    ),
-    "a torn line": lambda line: line[: len(line) // 2],
-}
+HARMS: tuple[Callable[[bytes], bytes], ...] = (
+    lambda line: b'{"turns":' + b"[" * 100_000 + b"\n",
+    lambda line: line.replace(b'"content":"', b'"content":"\xff'),
+    lambda line: line.replace(b'"group":', b'"group":' + b"9" * 5000 + b',"x":'),
+    lambda line: line[: len(line) // 2],  # torn, as at the end of a file that a crash cut
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods with two validations of eight episodes each."""
+    run = tmp_path_factory.mktemp("damaged") / "run"
+    for arm in ("spa", "vanilla"):
+        write_stage(run / arm / "ppo", arm=arm, seed=1, steps=5)
+    return run
 
 
 @pytest.fixture
-def run(demo: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(demo, tmp_path / "run")
+def run(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "run")
 
 
-def harmed(run: Path, harm: Callable[[bytes], bytes]) -> None:
-    """Harm lines of every validation; one line, of the last validation of SPA, for all shapes."""
-    paths = sorted(run.rglob("val-*.jsonl"))
-    if harm is wrong_shapes:
-        paths = [path for path in paths if "spa" in path.parts][-1:]
-    for path in paths:
+def shape(run: Path) -> None:
+    """All wrong shapes of one line, in the last validation of SPA."""
+    path = max(run.glob("spa/**/val-*.jsonl"))
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([wrong_shapes(first), *others]))
+
+
+def damage(run: Path) -> None:
+    """Every harm in every validation, with sound lines among them."""
+    for path in run.rglob("val-*.jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
-        last = lines[6] if harm is wrong_shapes else harm(lines[6])
-        path.write_bytes(b"".join([harm(lines[0]), *lines[1:6], last]))
+        for place, harm in zip((0, 2, 4, -1), HARMS, strict=True):
+            lines[place] = harm(lines[place])
+        path.write_bytes(b"".join(lines))
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("words", [["report", "{}"], ["view", "{}", "--export", "v"]])
-def test_every_page_is_made_of_the_other_lines(run, tmp_path, monkeypatch, capsys, harm, words):
-    monkeypatch.chdir(tmp_path)
-    harmed(run, HARMS[harm])
-    assert main([word.format(run) for word in words]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["report", "{}"], ["view", "{}", "--export", "v"]])
-def test_what_is_no_file_is_no_file_of_episodes(run, tmp_path, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
+def replace_files(run: Path) -> None:
+    """What has the name of a file of episodes and is none."""
     first, second = sorted(run.rglob("spa/ppo/trajectories/val-*.jsonl"))[-2:]
     first.unlink()
     first.symlink_to("nowhere")
     second.unlink()
     second.mkdir()
-    assert main([word.format(run) for word in words]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [shape, damage, replace_files])
+def test_every_page_is_made_of_the_other_lines(run, tmp_path, monkeypatch, capsys, change):
+    monkeypatch.chdir(tmp_path)
+    change(run)
+    for words in (["report", str(run)], ["view", str(run), "--export", "v"]):
+        assert main(words) == 0, capsys.readouterr().err
 
 
 def test_lines_as_they_are_written_have_the_shape(demo):

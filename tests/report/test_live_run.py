@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
     write_sft(root / "spa" / "round_1" / "sft", seed=1)
     write_stage(root / "spa" / "round_1" / "data", arm="spa", seed=1, steps=1, puzzles=1)
     (root / "spa" / "round_1" / "data" / MANIFEST).write_text('{"result": "."}')
-    write_stage(root / "vanilla" / "ppo", arm="vanilla", seed=1, steps=6)
+    write_stage(root / "vanilla" / "ppo", arm="vanilla", seed=1, steps=6, puzzles=2)
     metrics = root / "vanilla" / "ppo" / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
     (root / "vanilla" / "ppo" / MANIFEST).write_text(json.dumps({"commit": COMMIT}))
@@ -44,6 +44,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_it_says_what_runs_now_what_comes_next_and_the_time_of_all(run: Path):
     assert live(open_run(run), 0.0) is None  # no process holds it
+    row = run_row(run, 0.0)
+    assert row is not None and row.commit == COMMIT
     with run_lock(run), run_lock(run / "vanilla" / "ppo"), run_lock(run / "spa/round_1/sft"):
         now = live(open_run(run), 0.0)
         row = run_row(run, 0.0)
@@ -55,17 +57,12 @@ def test_it_says_what_runs_now_what_comes_next_and_the_time_of_all(run: Path):
     assert (vanilla.stage, vanilla.steps, vanilla.later) == ("PPO", "6 of 6", "")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"workers": 1, "methods": {"a": [1]}}'])
-def test_a_damaged_plan_hides_the_estimate_alone(run: Path, content: str):
-    (run / "plan.json").write_text(content)
-    with run_lock(run):
-        row = run_row(run, 0.0)
-    assert row is not None and row.left == "" and row.state.startswith("running")
-
-
-def test_the_commit_is_known_before_the_end(run: Path):
-    row = run_row(run, 0.0)
-    assert row is not None and row.commit == COMMIT
+def test_a_damaged_plan_hides_the_estimate_alone(run: Path):
+    for content in ("{", "[]", "{}", '{"workers": 1, "methods": {"a": [1]}}'):
+        (run / "plan.json").write_text(content)
+        with run_lock(run):
+            row = run_row(run, 0.0)
+        assert row is not None and row.left == "" and row.state.startswith("running")
 
 
 def test_every_method_shows_its_configuration_from_its_first_stage(run: Path):
@@ -88,22 +85,27 @@ def test_the_list_of_runs_names_the_stage_and_its_last_step(tmp_path: Path):
     assert row is not None and row.state == "running: sft step 18"
 
 
-def test_fine_tuning_of_every_round_is_drawn_while_it_runs(run: Path):
-    titles = ("Fine-tuning loss", "Exact predictions during fine-tuning")
-    charts = {
-        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
-    }
-    for title, points in zip(titles, (30, 3), strict=True):
+def test_curves_are_drawn_while_the_run_is_under_way(run: Path):
+    sections = build([open_run(run)]).sections
+    charts = {chart.title: chart for part in sections for chart in part.charts}
+    predictions = "Exact predictions during fine-tuning"
+    lengths = {"Fine-tuning loss": 30, "Validation loss of fine-tuning": 3, predictions: 3}
+    for title, points in lengths.items():
         (line,) = charts[title].series
         assert (line.label, len(line.points)) == ("SPA", points)
+    # Pass@1 has one validation, at step 0; training is at step 3 of 6.
+    assert len(charts["Pass@1"].series[0].points) == 1
+    assert {charts[title].end for title in ("Pass@1", "Success while training")} == {3}
+    for title in ("Memory", "Load"):
+        assert {line.label for line in charts[title].series} == {"SPA", "vanilla"}
     # The steps of the second round follow those of the first.
     write_sft(run / "spa" / "sft", seed=2)
     charts = {
         chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
     }
-    (line,) = charts[titles[1]].series
+    (line,) = charts[predictions].series
     assert [step for step, _ in line.points] == [10, 20, 30, 40, 50, 60]
-    assert charts[titles[1]].end == 60
+    assert charts[predictions].end == 60
 
 
 def test_predictions_of_self_play_are_drawn_from_its_first_batch(tmp_path: Path):
@@ -121,29 +123,6 @@ def test_predictions_of_self_play_are_drawn_from_its_first_batch(tmp_path: Path)
     (line,) = charts["Exact predictions during self-play"].series
     # The batches of the second round follow those of the first by their numbers.
     assert line.points == ((1.0, 0.1), (2.0, 0.2), (3.0, 0.3), (4.0, 0.4))
-
-
-def test_the_loss_of_training_does_not_give_way_to_that_of_validation(run: Path):
-    charts = {
-        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
-    }
-    assert len(charts["Fine-tuning loss"].series[0].points) == 30
-    assert len(charts["Validation loss of fine-tuning"].series[0].points) == 3
-
-
-def test_axes_end_where_the_run_is(run: Path):
-    charts = {
-        chart.title: chart for part in build([open_run(run)]).sections for chart in part.charts
-    }
-    # Pass@1 has one validation, at step 0; training is at step 3 of 6.
-    assert len(charts["Pass@1"].series[0].points) == 1
-    assert {charts[title].end for title in ("Pass@1", "Success while training")} == {3}
-
-
-def test_memory_and_load_are_drawn_over_the_time_of_the_run(run: Path):
-    system = next(part for part in build([open_run(run)]).sections if part.title == "System")
-    assert [chart.title for chart in system.charts] == ["Memory", "Load"]
-    assert {line.label for line in system.charts[0].series} == {"SPA", "vanilla"}
 
 
 def test_a_method_keeps_its_colour(tmp_path: Path, run: Path):

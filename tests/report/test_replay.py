@@ -13,7 +13,7 @@ HOSTILE = [
     "\x1b[2J\x1b]0;owned\x07",
     "\u202etxet esrever\u2066",
     "\ud800",
-    "x" * 1_000_000,
+    "x" * 2 * MAX_TEXT,
 ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from report_fixtures import write_demo, write_sft, write_stage
+from report_fixtures import write_sft, write_stage
 
 from spa.cli import execute
 from spa.errors import DataError
@@ -37,10 +37,12 @@ def test_two_runs_of_one_name_are_two_runs(tmp_path: Path):
         build([open_run(tmp_path / "k0" / "spa")] * 2)
 
 
-def test_more_training_in_another_comparison_is_held_against_the_best_of_all(tmp_path: Path):
+def test_more_training_in_another_comparison_is_held_against_the_best_of_all(
+    demo: Path, tmp_path: Path
+):
     """Its own summary knows the difference to its own reference alone."""
     for name in ("x1", "x2"):
-        run = write_demo(tmp_path / name)
+        run = shutil.copytree(demo, tmp_path / name)
         summary = json.loads((run / "summary.json").read_text())
         summary["methods"]["spa"]["after"]["pass@1"] = 1.0 if name == "x1" else 0.5
         (run / "summary.json").write_text(json.dumps(summary))
@@ -142,10 +144,10 @@ def test_runs_with_unequal_numbers_of_seeds_are_paired_by_the_seeds_that_both_ha
         (tmp_path / name / "summary.json").write_text(json.dumps({"seeds": rates}))
     three, two, alone = (open_run(tmp_path / name) for name in ("three", "two", "alone"))
     report = build([three, two])
-    assert report.rows[1].lead is not None and report.rows[1].lead.n == 24
+    assert report.rows[1].lead is not None and report.rows[1].lead.n == 8
     assert any("so the choice of puzzles is an unlikely" in text for text in report.certainty)
     report = build([three, alone])
-    assert report.rows[1].lead is not None and report.rows[1].lead.n == 12
+    assert report.rows[1].lead is not None and report.rows[1].lead.n == 4
     assert "x (three) wins" in report.verdict
     assert any("One training seed of alone was run" in text for text in report.certainty)
 
@@ -285,9 +287,12 @@ def test_a_report_shows_no_file_from_outside_the_run(tmp_path: Path):
     assert not any("hush" in text for _, text in build([open_run(tmp_path / "run")]).configs)
 
 
-def test_comparisons_with_different_numbers_of_methods_are_one_report(tmp_path: Path):
+def test_comparisons_with_different_numbers_of_methods_are_one_report(
+    three_seeds: Path, tmp_path: Path
+):
     runs = [
-        write_demo(tmp_path / name, seeds=(0, 1)) for name in ("with-control", "without-control")
+        shutil.copytree(three_seeds, tmp_path / name)
+        for name in ("with-control", "without-control")
     ]
     path = runs[0] / "summary.json"
     summary = json.loads(path.read_text())

@@ -43,7 +43,7 @@ ROOTLESS = pytest.param(
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two") / "runs"
     for name in ("bad", "good"):
-        write_stage(folder / name / "ppo", arm="x", seed=1, steps=5)
+        write_stage(folder / name / "ppo", arm="x", seed=1, steps=1, puzzles=2)
     return folder
 
 
