@@ -6,6 +6,7 @@ SMALL = {
     "trainer.save_freq": 1,
     "trainer.logger": [],
     "trainer.device": "cpu",
+    "agent_proxy.max_turn": 2,
     "es_manager.train.env_groups": 4,
     "es_manager.train.group_size": 2,
     "es_manager.val.env_groups": 2,
