@@ -193,14 +193,15 @@ def test_what_passes_the_checks_is_unchanged():
         checked_text(3, "it")
 
 
-@pytest.fixture
-def workers(request, monkeypatch):
+@pytest.fixture(scope="module")
+def workers():
     """Two processes that can import the faulty environment."""
-    here = os.path.dirname(__file__)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    made = EnvWorkers(2, timeout_s=getattr(request, "param", 3.0))
-    yield made
-    made.close()
+    paths = [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        made = EnvWorkers(2, timeout_s=3.0)
+        yield made
+        made.close()
 
 
 def test_environments_in_other_processes_play_as_they_would_here(workers):
@@ -272,10 +273,11 @@ def test_a_line_that_was_added_by_hand_may_lack_its_end(tmp_path, end):
 
 @pytest.mark.parametrize("fault", ["exit", "base", "huge", "bytes", "objects"])
 def test_no_fault_there_ends_the_process_or_sends_objects_here(workers, fault):
+    lives = [worker.life for worker in workers._workers]
     episodes = outcomes("", make=lambda tag: workers.make(MODULE, {"fault": fault}), lanes=2)
     lost = [False] * 4 if fault == "objects" else [True, False, False, True]
     assert [episode.stop is StopReason.ERROR for episode in episodes] == lost
-    assert [worker.life for worker in workers._workers] == [0, 0]
+    assert [worker.life for worker in workers._workers] == lives
 
 
 def test_with_processes_of_their_own_no_environment_is_made_here(monkeypatch, tmp_path):
@@ -367,7 +369,8 @@ def test_planned_play_with_workers_knows_which_predictions_are_right(tmp_path):
     assert found[0]["tags"] == found[1]["tags"]
 
 
-def test_closed_workers_leave_no_process_behind(workers):
+def test_closed_workers_leave_no_process_behind():
+    workers = EnvWorkers(1, timeout_s=3.0)
     env = workers.make("frozen_lake", {})
     process = env._worker.process
     workers.close()

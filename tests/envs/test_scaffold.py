@@ -1,34 +1,15 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from spa.cli import main as spa
 from spa.config.load import load_config
 from spa.errors import ConfigError
-from spa.recipes.prompters import make_prompter
 from spa_author.scaffold import write_env
-
-
-def run(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_its_turns_hold_all_actions(tmp_path):
     write_env("my_game", tmp_path)
     config = load_config(tmp_path / "my_game.yaml")
     assert config.most_actions("MyGame") == config.custom_envs["MyGame"].max_actions_per_traj == 6
-
-
-def test_prompts_promise_no_more_actions_than_turns_hold():
-    cfg = load_config("smol_sudoku")
-    prompter = make_prompter(cfg, cfg.custom_envs["Sudoku"], "base")
-    assert prompter.max_actions_per_traj == cfg.most_actions("Sudoku") == 6
 
 
 SHORT = (
@@ -63,7 +44,7 @@ def test_its_configuration_runs_from_end_to_end_with_few_puzzles(tmp_path, monke
     assert (tmp_path / f"runs/{name}/ppo/global_step_1").is_dir()
 
 
-@pytest.mark.parametrize("name", ["My_Game", "1st", "my-game", "../x", "class", ""])
+@pytest.mark.parametrize("name", ["My_Game", "../x", "class"])
 def test_names_that_are_none(name, tmp_path):
     with pytest.raises(ConfigError, match="not a valid module name"):
         write_env(name, tmp_path)
@@ -74,12 +55,9 @@ def test_names_that_are_none(name, tmp_path):
     [
         ("gem", "games of a library of that name"),
         ("signal", "Python has a standard module"),
-        ("random", "Python has a standard module"),
         ("numpy", "an installed package has a module of that name"),
-        ("spa", "an installed package has a module of that name"),
         ("smol", "a shipped configuration"),
         ("frozen_lake", "FrozenLake is the tag of a shipped environment"),
-        ("bandit", "Bandit is the tag of a shipped environment"),
     ],
 )
 def test_names_that_stand_for_something_else_are_refused(name, what, tmp_path):

@@ -1,11 +1,12 @@
 """Charts as data, and as files for papers: what matplotlib draws, and what happens without it."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from report_fixtures import TAG, write_demo, write_sft, write_stage
+from report_fixtures import TAG, write_sft, write_stage
 
 from spa.cli import main
 from spa_report.charts import Chart, Series, thin
@@ -53,9 +54,9 @@ def test_one_seed_has_an_interval_over_puzzles_and_several_their_range(
     assert one.series[0].bands[-1] == (rows[0].interval.low, rows[0].interval.high)
 
 
-def test_the_x_axis_can_count_what_was_sampled(tmp_path: Path):
+def test_the_x_axis_can_count_what_was_sampled(demo: Path, tmp_path: Path):
     """Two self-play episodes of 10 tokens, then 4 episodes a step of 40 + step tokens."""
-    run = write_demo(tmp_path / "run")
+    run = shutil.copytree(demo, tmp_path / "run")
     for arm in ("spa", "vanilla"):
         path = run / arm / "ppo" / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]

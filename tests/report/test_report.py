@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixtures import TAG, write_demo, write_sft, write_stage
+from report_fixtures import TAG, write_sft, write_stage
 
 from spa.cli import execute
 from spa.errors import DataError
@@ -123,8 +123,8 @@ def test_more_training_is_a_line_of_its_own(demo: Path):
     assert rows[2].after == 0.3 and rows[0].seconds == 395
 
 
-def test_more_training_has_the_episodes_that_it_played(tmp_path: Path):
-    run = write_demo(tmp_path / "run")
+def test_more_training_has_the_episodes_that_it_played(demo: Path, tmp_path: Path):
+    run = shutil.copytree(demo, tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text())
     summary["episodes"]["vanilla"]["ppo_longer"] = 48
     summary["episodes"]["spa"]["self_play"] = 32
@@ -271,9 +271,10 @@ def test_the_report_of_two_runs_does_not_overwrite_that_of_the_first(demo: Path,
     assert "second" in (first / "report-with-second.md").read_text()
 
 
-def test_a_picture(demo: Path, tmp_path: Path):
+def test_a_picture(tmp_path: Path):
     pytest.importorskip("matplotlib")
-    write_report([demo], tmp_path / "out.png", "png")
+    write_stage(tmp_path / "run" / "ppo", arm="x", seed=1, steps=1, puzzles=2)
+    write_report([tmp_path / "run"], tmp_path / "out.png", "png")
     assert (tmp_path / "out.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
