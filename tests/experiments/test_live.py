@@ -55,7 +55,7 @@ def on_a_terminal(command: list[str]) -> str:
 
 
 def test_a_comparison_on_a_terminal_is_a_table(tmp_path: Path):
-    gate = ("gate.enable=true", "gate.on_failure=warn")
+    gate = ("gate.enable=true", "gate.on_failure=warn", "compare.parallel=1")
     shown = on_a_terminal(compare(tmp_path / "run", *gate))
     before = shown.partition("success on held-out puzzles, in percent")[0]
     assert "spa: runs self-play, SFT, PPO\r\nvanilla: runs PPO\r\n" in before
