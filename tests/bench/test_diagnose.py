@@ -420,13 +420,13 @@ def test_a_forced_tag_belongs_to_the_response_and_the_prompt_to_the_messages(tok
     )
 
 
-@pytest.mark.parametrize(
-    "unit", ["<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n"]
-)
-def test_a_response_of_repeated_tags_is_read_in_linear_time(tmp_path, unit):
+def test_responses_of_repeated_tags_are_read_in_linear_time(tmp_path):
     """Quadratic time would be hours for these 300,000 tags."""
-    row = {"prompt": "Write <prediction> and <answer>.", "completion": unit * 300_000}
-    words = [sys.executable, "-m", "spa", "diagnose", str(write(tmp_path, [row]))]
+    rows = [
+        {"prompt": "Write <prediction> and <answer>.", "completion": unit * 300_000}
+        for unit in ("<prediction>", "</prediction>", "<think><answer>", "<|im_start|>user\n")
+    ]
+    words = [sys.executable, "-m", "spa", "diagnose", str(write(tmp_path, rows))]
     assert subprocess.run(words, capture_output=True, timeout=240, check=True).stdout
 
 
