@@ -216,7 +216,7 @@ def test_the_state_of_a_move_follows_its_action():
 
 def test_an_interruption_keeps_the_reference_policies(tmp_path):
     output = tmp_path / "result.json"
-    words = ["env", "measure", "Lake", "--model", "builtin:tiny", "--minutes", "1"]
+    words = ["env", "measure", "Lake", "--model", "builtin:tiny", "--minutes", "0.4"]
     command = [sys.executable, "-m", "spa", *words, "--output", str(output), *config(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
