@@ -56,6 +56,12 @@ def test_the_cap_ends_a_puzzle():
     assert "No actions left." in out and "puzzle 1" in out
 
 
+def test_the_first_prompt_stays_the_first():
+    _, out = session(Sokoban(), ["Up", "Down", "Left", "Right", ":prompt", ":quit"])
+    first = out.split("puzzle 0\n")[1].split(":hint")[0].strip()
+    assert out.count(first) == 2
+
+
 def test_shortened_words_and_keys():
     env = Sokoban()
     assert read_actions(env, "u || dow || w", "||") == ["Up", "Down", "Up"]

@@ -120,6 +120,11 @@ def test_a_broken_run_is_called_so(ask: Any):
     )
 
 
+def test_one_begins_with_the_last_validation_of_the_main_method(ask: Any):
+    _, info = ask("/api/info", ("run", "demo"))
+    assert info["first"] == {"arm": "spa", "stage": "ppo", "split": "val", "step": "10"}
+
+
 def test_an_episode_has_its_group_with_rewards_and_advantages(ask: Any):
     filters = (("arm", "spa"), ("split", "val"), ("step", "10"), ("limit", "1"), ("run", "demo"))
     row = ask("/api/episodes", *filters)[1]["episodes"][0]
