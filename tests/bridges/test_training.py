@@ -25,7 +25,8 @@ def test_all_three_stages_run_on_a_bridge(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (small,) = re.findall(r"```yaml\n# small\.yaml\n(.*?)```", PAGE, re.S)
     Path("small.yaml").write_text(small, encoding="utf-8")
-    assert main(["run", "small.yaml", f"custom_envs.Game.env_type={task}"]) == 0
+    short = ["actor_rollout_ref.rollout.response_length=16", "ctx_manager.example=false"]
+    assert main(["run", "small.yaml", f"custom_envs.Game.env_type={task}", *short]) == 0
     lines = [
         len(Path(f"runs/small/{stage}/metrics.jsonl").read_text().split())
         for stage in ("data", "sft", "ppo")
