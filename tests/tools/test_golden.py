@@ -63,6 +63,12 @@ def test_one_bit_of_one_weight_is_a_difference(golden):
     )
 
 
+def test_long_texts_are_shown_where_they_part(golden):
+    found = golden.difference({"text": "a" * 200 + "left"}, {"text": "a" * 200 + "right"})
+    assert "left' in BASE" in found
+    assert "right' here" in found
+
+
 def test_missing_and_new_keys_are_differences_unless_they_are_listed(golden):
     less = {key: value for key, value in metrics().items() if key != "actor/loss"}
     assert golden.difference(metrics(), less) == "actor/loss: 0.25 in BASE, missing here"
@@ -81,6 +87,17 @@ def test_renamed_metrics_match_anywhere_in_a_name(golden):
         golden.difference(renamed, metrics())
         == "val/Lake/wm/prediction_em: 0.5 in BASE, missing here"
     )
+
+
+def test_renamings_are_applied_in_their_order(golden):
+    names = golden.Names.read("columns: {renamed: {value: state_value, worth: value, a: b, b: c}}")[
+        "columns"
+    ]
+    assert golden.canonical_record({"value": 1, "worth": 2, "a": 3}, names) == {
+        "state_value": 1,
+        "value": 2,
+        "c": 3,
+    }
 
 
 def test_a_section_of_the_configuration_moves_with_its_keys_and_values(golden):
@@ -111,8 +128,37 @@ def test_columns_are_renamed_by_their_place(golden):
     }
 
 
+def test_keys_of_results_follow_the_metrics(golden):
+    names = golden.Names.read("metrics: {renamed: {wm/pred_exact: wm/prediction_em}}")
+    record = {"played": {"wm/pred_exact": 0.5}}
+    found = golden.canonical_record(record, names["columns"], names["metrics"])
+    assert found == {"played": {"wm/prediction_em": 0.5}}
+
+
+def test_a_star_stands_for_one_segment(golden):
+    names = golden.Names.read(
+        "files: {renamed: {sft/extra_1: sft/more_1, '*/gate.json': '*/verdict.json'}}"
+    )["files"]
+    assert names.rename("run/sft/extra_1/metrics.jsonl") == "run/sft/more_1/metrics.jsonl"
+    assert names.rename("run/sft/gate.json") == "run/sft/verdict.json"
+    assert names.rename("run/sft/extra_10") == "run/sft/extra_10"
+
+
 def test_only_what_base_has_not_renamed_itself_is_renamed(golden):
     base = golden.Names.read("metrics: {renamed: {a: b}}")
     tree = golden.Names.read("metrics: {renamed: {a: b, b: c}}")
     assert tree.since(base)["metrics"].renamed == (("b", "c"),)
     assert tree.since(golden.Names.read(""))["metrics"].rename("a") == "c"
+
+
+def test_unknown_sections_are_refused(golden):
+    with pytest.raises(ValueError, match="unknown section metric"):
+        golden.Names.read("metric: {renamed: {a: b}}")
+
+
+def test_commands_of_several_words_are_renamed(golden):
+    names = golden.Names.read(
+        "commands: {renamed: {config show: config, generate: train selfplay}}"
+    )["commands"]
+    assert names.rename("config show tiny") == "config tiny"
+    assert names.rename("generate tiny") == "train selfplay tiny"
