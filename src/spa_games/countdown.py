@@ -116,7 +116,7 @@ class Countdown(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the puzzle of the seed. Episodes are deterministic."""
+        """Start the puzzle that the seed selects or generates. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         if self.puzzles:
             self.puzzle = self.puzzles[puzzle_seed % len(self.puzzles)]
@@ -180,7 +180,8 @@ class Countdown(TextEnv):
         return text
 
     def puzzle_text(self) -> str:
-        """The target and the numbers, which are sorted because their order does not matter."""
+        """The target and the sorted numbers, so that the order of the numbers makes no
+        difference."""
         return f"{NAME}: {self.puzzle.target} from {sorted(self.puzzle.numbers)}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:

@@ -85,8 +85,8 @@ def read_rows(
     least `columns`.
 
     `source` is a `.parquet` or `.jsonl` file, or a Hub name or folder for `datasets.load_dataset`.
-    `split` applies only to a Hub name or folder. Raises DataError if something is missing or cannot
-    be read. The error names the file, and the row and column where they apply.
+    `split` applies only to a Hub name or folder. Raises DataError if the source cannot be read or
+    a column is missing. The error names the source and, if applicable, the row and column.
     """
     path = Path(source)
     if path.suffix in SUFFIXES:

@@ -59,9 +59,9 @@ def can_move(board: Board) -> bool:
 class Game2048(TextEnv):
     """Slide tiles on a square board until a tile of value `target` appears.
 
-    The board starts with two random tiles, which are the puzzle. After every move that changes the
-    board, a tile appears on a random empty cell: 4 with probability `four_chance`, else 2. These
-    later tiles come from the noise stream.
+    The board starts with two random tiles, which the puzzle seed determines. After every move that
+    changes the board, a tile appears on a random empty cell: 4 with probability `four_chance`,
+    else 2. The noise seed determines these later tiles.
 
     The reward is the sum of the merged tiles' values (`reward="merge"`) or 0.1 * log2(1 + sum)
     (`reward="log"`). A move that changes nothing is invalid: it earns `invalid_penalty`, and no
@@ -214,5 +214,5 @@ class Game2048(TextEnv):
         return f"2 or with probability {self.four_chance:g} 4"
 
     def puzzle_text(self) -> str:
-        """The target value and the initial board; later tiles are noise."""
+        """The target value and the initial board. Later tiles are not part of the puzzle."""
         return f"target {self.target}\n" + "\n".join(" ".join(map(str, row)) for row in self._start)

@@ -25,11 +25,12 @@ _TEXT = re.compile(
 
 @lru_cache
 def world_of(seed: int) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """The dynamics of a world.
+    """Return the effects of the four actions and of the five letters in the world with this seed.
 
-    Returns the direction of each action's move (left, down, right, up), and the direction of each
-    letter's push, or None for the letter that does not push. Directions are numbered in the order
-    of the actions. No action moves in the direction of its name.
+    The first tuple has, for each action name (left, down, right, up), the direction in which it
+    moves the player. The second has, for each letter, the direction of its push, or None for the
+    letter that does not push. A direction is an index into the action names. No action moves in the
+    direction of its name.
     """
     draw = uniforms(seeds.stream(seed, f"{NAME}/world"))
     effects = tuple(range(4))
@@ -109,9 +110,9 @@ class HiddenDynamicsLake(FrozenLake):
         else:
             self._begin(*self._parse_board(board))
         if (options or {}).get("sample"):
-            # The caller wants a state for the prompt's sample response. Such a response would
-            # reveal the effects of actions and letters, so no action moves the player here, and
-            # `spa.prompts.render` omits it.
+            # The caller wants a state for the sample response in the prompt. A real sample would
+            # reveal the effects of actions and letters. So no action moves the player here, and
+            # `spa.prompts.render` omits the sample response.
             self._leads = [tuple(range(self.size**2))] * 4
         return self.state_text(self.default_state_text), {}
 
@@ -138,7 +139,7 @@ class HiddenDynamicsLake(FrozenLake):
         self.steps = 0
         self._ends = lake.holes | {lake.goal}
         self._noise = None
-        # One table per action: the cell in which the action ends, for each cell.
+        # One table per action, which maps the player's cell to the cell after the action.
         self._leads = [
             tuple(self._lead(turn, cell) for cell in range(self.size**2)) for turn in self._effects
         ]
@@ -157,10 +158,11 @@ class HiddenDynamicsLake(FrozenLake):
         return self._pushes[LETTERS.index(self.letters[landed])]
 
     def way(self, key: str, action: str) -> str:
-        """The cell from which a letter pushes the player, followed by that letter. Empty if there
-        is no push.
+        """The cell from which a letter pushes the player, followed by that letter, such as "12b".
+        Empty if the action causes no push.
 
-        Written searches include it, because a model looks a letter up by the key of its cell.
+        `key` is the player's cell before the action. Written searches include the result, because a
+        model looks a letter up by the key of its cell.
         """
         index = action_index(self.to_action(action), self._labels)
         row, col = divmod(int(key), 10)
@@ -197,7 +199,8 @@ class HiddenDynamicsLake(FrozenLake):
         return HOLE if cell in lake.holes else GOAL if cell == lake.goal else self.letters[cell]
 
     def _drawn(self, player: int) -> str:
-        """Render the grid with the player on a cell, whose letter becomes a capital."""
+        """Render the grid with the player in the cell `player`. On ice, a capital letter marks the
+        player."""
         contents = [self._content(cell) for cell in range(self.size**2)]
         shown = {HOLE: IN_HOLE, GOAL: ON_GOAL}
         contents[player] = shown.get(contents[player], contents[player].upper())
@@ -271,7 +274,7 @@ class HiddenDynamicsLake(FrozenLake):
         return None
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest path."""
+        """The first `limit` moves of a shortest path; empty if the goal cannot be reached."""
         return (self._path() or ())[:limit]
 
     def example_actions(self) -> tuple[str, ...]:
@@ -310,8 +313,8 @@ class HiddenDynamicsLake(FrozenLake):
         return "" if read is None else {ENDS[GOAL]: "goal", ENDS[HOLE]: "hole"}.get(read["end"], "")
 
     def instruction(self, mode: StateText) -> str:
-        """The rules without the effects of actions and letters and, if coordinates are shown, how
-        cells are written."""
+        """The rules, which do not reveal the effects of actions and letters. If coordinates are
+        shown, the text also explains how cells are written."""
         text = (
             "You are crossing a frozen lake. Move over the ice to the goal and do not come into a hole: a hole ends "
             "the game. Each action moves you by one cell in a direction that its name does not tell, and a move off "

@@ -83,7 +83,8 @@ class MetamathQA(QuestionGame):
         data: str | None = None,
         split: str = "train",
         max_instances: int | None = None,
-        # The original allows one action per episode, so by default there is no second attempt.
+        # RAGEN allows one action per episode in this environment, so by default there is no second
+        # attempt.
         retries: int = 0,
     ) -> None:
         limit = (
@@ -100,7 +101,7 @@ class MetamathQA(QuestionGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Show the problem of the seed. Episodes are deterministic."""
+        """Start the problem that the seed selects or generates. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         rng = stream(puzzle_seed, f"{NAME}/puzzle")
         if self.problems:
@@ -128,7 +129,7 @@ class MetamathQA(QuestionGame):
         return text
 
     def puzzle_text(self) -> str:
-        """Question and answer."""
+        """The question and its correct answer."""
         return f"{self.problem.question}\n{MARK} {self.problem.answer}"
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class RubiksCube(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Scramble the cube of the seed. Episodes are deterministic."""
+        """Start from the scramble that the seed determines. Episodes are deterministic."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         uniform = uniforms(stream(puzzle_seed, f"{NAME}/puzzle"))
         self.cube = SOLVED
@@ -107,7 +107,7 @@ class RubiksCube(TextEnv):
         return self._start
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first turns of a shortest solution."""
+        """The first `limit` turns of a shortest solution; empty if the cube is solved."""
         return solver.solve(self.cube)[:limit]
 
     def optimal_steps(self) -> int | None:

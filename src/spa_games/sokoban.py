@@ -78,10 +78,10 @@ class Sokoban(GridGame):
         `num_boxes` is a number, or a list from which each puzzle takes a number at random.
         `search_depth` is the maximum number of reverse moves in the generator.
 
-        `hard` accepts a room only if it can be solved within this number of actions, and each
-        reference policy of `spa.envs.reference` (walk, look-ahead) fails to do so in all of
-        `HARD_RUNS` episodes. The seed of the puzzle and the index of the room seed these episodes.
-        The first accepted room is the puzzle.
+        With `hard`, rooms are generated until one can be solved within `hard` actions, but not by
+        the reference policies walk and look-ahead (`spa.envs.reference`). Each policy plays
+        `HARD_RUNS` episodes of at most `hard` actions, and all of them must fail. The puzzle's seed
+        and the index of the room seed these episodes.
         """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
@@ -332,7 +332,7 @@ class Sokoban(GridGame):
         return replace(self.room, boxes=tuple(self.boxes), player=self.player)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
-        """The first moves of a shortest solution."""
+        """The first `limit` moves of a shortest solution; empty if there is no solution."""
         moves = shortest_moves(self._now()) or ()
         # The solver numbers moves in the order up, down, left, right, but labels may be permuted.
         labels = [self._labels[self._deltas.index(delta)] for delta in self.room.deltas()]
@@ -355,13 +355,15 @@ class Sokoban(GridGame):
         return best[int(rng.integers(len(best)))]
 
     def goal_distance(self) -> float:
-        """Estimate the distance to the goal, ignoring walls. It is twice the number of pushes that
-        bring all boxes to targets. Added to it are the player's steps to the nearest cell from
-        which a push moves a box closer."""
+        """Estimate the distance to the goal, ignoring walls.
+
+        It is twice the smallest number of pushes that bring all boxes to targets, plus the player's
+        steps to the nearest cell from which a push moves a box closer to its target.
+        """
         return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 
     def state_value(self, text: str) -> float:
-        """The fraction of the boxes that are on targets in a state text."""
+        """The fraction of boxes that are on targets, according to a state text."""
         grid = text.split("\n")[: self.rows] if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in grid)
         # Without a grid, count the cells after the last `(√)`, as in `boxes on targets (√) are at
@@ -448,8 +450,8 @@ class Sokoban(GridGame):
         )
 
     def outcome_of_text(self, text: str) -> str:
-        """The outcome of the state in a grid, in the words of `state_outcome`. Empty without a
-        grid."""
+        """The `state_outcome` of the state that a text shows as a grid. Empty if the text has no
+        valid grid."""
         shown = self._shown(text)
         return "" if shown is None else shown.state_outcome()
 
@@ -501,7 +503,8 @@ def _moved(player: int, boxes: Set[int], delta: int) -> tuple[int, Set[int]]:
 
 
 def _distance(player: int, boxes: Set[int], targets: Set[int], stride: int) -> float:
-    """Compute `Sokoban.goal_distance`."""
+    """Compute `Sokoban.goal_distance`. `stride` is the difference between the numbers of cells one
+    row apart."""
     if boxes == targets:
         return 0.0
     away = sorted(boxes - targets)

@@ -37,8 +37,8 @@ Layout = tuple[int, list[int], int, tuple[tuple[int, ...], int, int, int]]
 
 `flags` has the boxes as bits (see `_pull_apart`). `cells` is a list with one integer, whose bits
 are the player's cells visited with these flags. All layouts with these flags share the list.
-`details` are the boxes in the order of their targets, their displacement, the number of changes of
-the pulled box, and the index of the box pulled last.
+`details` are the boxes in the order of their targets, their total displacement, the number of
+switches to another pulled box, and the index of the box pulled last.
 """
 
 
@@ -145,10 +145,10 @@ def _pull_apart(room: Room, search_depth: int) -> Room:
     """Search backwards from the solved `room` and return the visited state with the highest score.
 
     The search is depth-first, in the order up, down, left, right. A player who moves away from a
-    box pulls it along. The score is the boxes' total displacement, times the number of changes from
-    one pulled box to another. It is 0 if a target is occupied. Ties go to the first state. As in
-    the original, a box that was pulled back to its old cell gives a different state from a box that
-    was never pulled.
+    box pulls it along. The score is the boxes' total displacement, times the number of pulls that
+    switch to another box. The first pull counts as a switch. The score is 0 if a box or the player
+    is on a target. Ties go to the first state. As in the original, a box that was pulled back to
+    its old cell gives a different state from a box that was never pulled.
 
     Floor cells are renumbered from 0 to `count` - 1. Bit c of `flags` is set if a box is on cell c.
     Bit c + `count` is set if that box was ever pulled.
@@ -244,8 +244,8 @@ def _ways(room: Room, number: dict[int, int]) -> list[list[tuple[int, int, int, 
 
 
 def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[int]]:
-    """Return Manhattan distances, `[target][cell]`. `targets` are indices into `cells`, which number
-    the board row by row with `stride`."""
+    """Return Manhattan distances, `[target][cell]`. `targets` are indices into `cells`. A cell is
+    numbered row * stride + column."""
     places = [divmod(cell, stride) for cell in cells]
     return [
         [abs(row - places[target][0]) + abs(col - places[target][1]) for row, col in places]
@@ -254,7 +254,7 @@ def _distances(cells: list[int], targets: list[int], stride: int) -> list[list[i
 
 
 def _random_walk(uniform: Callable[[], float], room: Room, probability: float) -> Room:
-    """With the given probability, move the player by one to three random steps over free cells,
+    """With the given probability, move the player by up to three random steps over free cells,
     visiting none twice."""
     if uniform() >= probability:
         return room

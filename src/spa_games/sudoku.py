@@ -25,8 +25,8 @@ from spa_games.boards import sudoku_rows
 from spa_games.solvers.sudoku import Board, peers, solve, stays_unique, units_of_cells
 
 NAME = "sudoku"
-# Numbers of given digits, as in the original. Its two tables differ for 4x4 easy, where its
-# experiments use 12.
+# Numbers of given digits by board size and difficulty, as in the original environment. The original
+# has two different numbers for 4x4 easy. Its experiments use 12.
 CLUES = {4: {"easy": 12, "medium": 9, "hard": 6}, 9: {"easy": 36, "medium": 30, "hard": 24}}
 # The fewest clues of a board with a unique solution: proven for 4x4 and 9x9, the lowest known
 # number for 16x16.
@@ -74,8 +74,8 @@ def _solved(uniform: Callable[[], float], size: int) -> Board:
 
 
 def _thin_out(uniform: Callable[[], float], solution: Board, size: int, clues: int) -> Board | None:
-    """Remove digits of `solution` in random order while the solution stays unique. Return None if
-    more than `clues` digits remain."""
+    """Remove digits of `solution` in random order until `clues` remain, keeping the solution
+    unique. Return None if more than `clues` digits remain."""
     board = list(solution)
     left = size * size
     for _ in range(9):
@@ -245,7 +245,8 @@ class Sudoku(TextEnv):
         """Write a digit. A text that is not a move, or a move onto a given digit, is invalid and
         changes nothing. After the end, the reward is 0."""
         self.steps += 1
-        # Moves after the end need no guard: on a full board no other digit fits, so nothing changes.
+        # Moves after the end need no guard. On a full board no other digit fits, so nothing
+        # changes.
         over = all(self.cells)
         move = self._read(action) if isinstance(action, str) else None
         valid = move is not None and not self.given[move[0]]
@@ -428,8 +429,8 @@ class Sudoku(TextEnv):
         ]
 
     def greedy_action(self, rng: Any) -> str | None:
-        """A random digit that breaks no rule, in an empty cell. If there is none, any legal
-        action."""
+        """A random action that writes a digit into an empty cell without breaking a rule. If there
+        is none, a random legal action."""
         fitting = [action for actions in self._fitting() for action in actions]
         names = fitting or self.legal_actions()
         return names[int(rng.integers(len(names)))]

@@ -101,8 +101,8 @@ class WebShop(TextEnv):
         """Start at the search page with the request of the seed."""
         puzzle_seed, _ = reset_seeds(self, seed, options)
         given = options or {}
-        # Unlike here, validation uses training requests in the original, because its environment
-        # manager does not pass the mode to `reset`.
+        # In the original, validation uses training requests, because its environment manager does
+        # not pass the mode to `reset`. Here, validation has requests of its own.
         usual = self.split or ("val" if given.get("validation") else "train")
         split = require_choice(NAME, "split", given.get("split", usual), SPLITS)
         indices = self.shop.goal_indices(split)  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ class WebShop(TextEnv):
         )
 
     def puzzle_text(self) -> str:
-        """The request, with everything that determines its reward."""
+        """The request and everything that determines the reward, as a JSON object."""
         return json.dumps({NAME: asdict(self.goal)}, sort_keys=True)
 
     def expert_actions(self, limit: int) -> tuple[str, ...]:
@@ -216,8 +216,8 @@ class WebShop(TextEnv):
         return self._way()[0][:limit]
 
     def best_success(self, limit: int) -> float | None:
-        """1 if `expert_actions` earns the full reward within `limit` actions, else None, because
-        the probability is unknown."""
+        """1 if `expert_actions` earns the full reward within `limit` actions. Otherwise None,
+        because the success rate of the best policy is unknown."""
         actions, options = self._way()
         if not 0 < len(actions) <= limit:
             return None

@@ -67,7 +67,7 @@ def generate_problem(rng: np.random.Generator) -> Problem:
     other = choose(_PEOPLE)
     while other == who:
         other = choose(_PEOPLE)
-    # Sample things and place even for a kind that does not use them.
+    # All kinds take the same arguments, although some ignore the other person or the place.
     question, answer = _KINDS[pick(0, len(_KINDS) - 1)](
         pick, who, other, choose(_THINGS), choose(_PLACES)
     )

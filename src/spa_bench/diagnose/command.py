@@ -47,8 +47,11 @@ def diagnose_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Print the findings. Returns 0 even if there are problems. Raises DataError, ModelError or
-    ConfigError."""
+    """Print the findings. Returns 0 even if there are problems.
+
+    Raises DataError for unusable rollouts, ModelError for an unusable `--model`, and ConfigError
+    for an unusable `--env` or override.
+    """
     overrides = options.overrides
     from spa_bench.diagnose.findings import diagnose as find_problems
     from spa_bench.diagnose.rollouts import read_rollouts

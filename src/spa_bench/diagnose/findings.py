@@ -91,7 +91,7 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
         if trained:
             chat.append(("assistant", tag + text))
         elif span:
-            # A prompt can end with the tag that begins the response.
+            # A prompt can end with the tag that begins the response, so move the tag there.
             match = _FORCED.search(text)
             tag = match[0] if match else ""
             chat.append(("user", text.removesuffix(tag)))

@@ -51,8 +51,9 @@ def _turns(rollout: Rollout) -> Iterator[tuple[int, int, str]]:
 
 
 def _right(rollout: Rollout, text: str, *, state: int, message: int) -> bool | None:
-    """Judge a text by the recorded state number `state`: it must be equal. Without recorded states,
-    it must occur in the message number `message`. Return None if neither exists."""
+    """Return whether a text equals the recorded state with the index `state`, apart from white
+    space. Without recorded states, return whether it occurs in the message with the index
+    `message`. Return None if neither exists."""
     if state < len(rollout.states):
         return words(text) == words(rollout.states[state])
     if rollout.states or rollout.cut or not 0 <= message < len(rollout.chat):
@@ -73,9 +74,9 @@ def world_model(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """Count the observations and predictions that can be judged, and the correct ones
     (`observation_right`, `prediction_right`).
 
-    They are compared with the recorded true states. Without these, they are searched for in the
-    message before or after the response. `copied` counts the judged predictions that repeat the
-    observation.
+    They are compared with the recorded true states. If there are none, an observation must occur in
+    the message before the response, and a prediction in the message after it. `copied` counts the
+    judged predictions that repeat the observation.
     """
     counts: Counter[str] = Counter()
     for rollout in rollouts:

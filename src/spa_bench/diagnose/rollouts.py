@@ -20,7 +20,7 @@ from spa.errors import DataError
 from spa.run.files import files_below
 
 SUFFIXES = (".jsonl", ".parquet", ".json")
-"""File types with rollouts, in the order in which they are looked for in a folder."""
+"""File types of rollouts. In a folder, only files of the first type that occurs are read."""
 
 Chat = tuple[tuple[str, str], ...]
 """(role, text) of every message, including the responses."""
@@ -82,8 +82,8 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
     without both, the `*.json` files. JSON is last, because stacks write settings as JSON next to
     their rollouts.
 
-    Raises DataError if there is no such file. Also raises DataError, which names file and row, if a
-    file cannot be read or if a row has no messages, text or tokens.
+    Raises DataError if there is no such file, if a file cannot be read, or if a row has no
+    messages, text or tokens. The error names the file and, for a row, its number.
     """
     path = Path(path)
     files = [path]
@@ -99,9 +99,8 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
 
 
 def _dated(file: Path) -> Iterator[Rollout]:
-    """Read the rollouts of a file. In a spa run, the file name gives their step and split."""
-    # The file names of a spa run contain the split and the step. Rows of other stacks contain at
-    # most the step.
+    """Read the rollouts of a file. For a spa run, add the step and split from the file name."""
+    # Rows of other stacks may contain the step, but no split.
     name = _OURS.fullmatch(file.stem)
     for rollout in _file(file):
         named = name and rollout.stack == "spa"

@@ -331,7 +331,7 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
         )
     return Finding(
         # Responses that are sampled at a high temperature break the format, and then also hit the
-        # length limit.
+        # length limit. So this finding precedes the one about the length limit.
         rank=0.8 if temperature > 1 else 0.85 if start < FORMAT and not by_limit else 5,
         title="Malformed responses",
         metric="train/TAG/format_rate",
@@ -378,7 +378,8 @@ def entropy(rows: Sequence[Row], settings: Settings) -> Finding | None:
     if solved or not (last < least or fell):
         return None
     return Finding(
-        # A narrow sampler also causes large ratios, whatever the learning rate.
+        # A narrow sampler also causes large ratios, whatever the learning rate. So its finding
+        # precedes those about updates.
         rank=0.8 if wider else 6,
         title="Entropy collapse",
         metric="actor/entropy",
@@ -503,8 +504,9 @@ def _few_actions(
     limit: str,
     times_turns: int,
 ) -> Finding:
-    """Create the finding that a tag allows too few actions. If turns limit the actions, it
-    multiplies `max_turn` by `times_turns`, otherwise the tag's own limit by four."""
+    """Create the finding that a tag allows too few actions. If turns limit the actions, the
+    suggested change multiplies `max_turn` by `times_turns`. Otherwise it multiplies the tag's own
+    limit by four."""
     key = f"custom_envs.{tag}.max_actions_per_traj"
     turns = settings.get("agent_proxy.max_turn", 5)
     by_turns = allowed == turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
@@ -852,8 +854,8 @@ def ranked(rows: Sequence[Row], settings: Settings) -> list[Finding]:
 
 
 def unchecked(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each required metric that no row has: the rules that cannot be checked, and
-    the way to log the metric."""
+    """One sentence for each required metric that no row has. It names the rules that cannot be
+    checked, and how to log the metric. A last sentence follows if `actor/ppo_kl` is always 0."""
     titles: dict[tuple[str, str], list[str]] = {}
     for check in CHECKS:
         if not column(rows, check.needs):

@@ -120,8 +120,8 @@ class Bench:
 
     @cached_property
     def grid(self) -> Plan:
-        """All stages, each once, ordered by seed, so that early results already compare all
-        methods."""
+        """The plan of all stages, without duplicates. They are ordered by seed, so that early
+        results already compare all methods."""
         order = [parts[seed] for seed in range(self.seeds) for parts in self.trainings.values()]
         return plan_grid(order, [self.root])
 

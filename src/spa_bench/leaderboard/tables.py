@@ -207,7 +207,7 @@ def _differences(seeds_of: Mapping[tuple[str, str], Sequence[SeedResult]], name:
 
 
 def _after(results: Sequence[SeedResult]) -> dict[int, dict[str, float]]:
-    """Pass@1 of each puzzle by seed, after equally many PPO episodes."""
+    """Map each seed to its Pass@1 by puzzle, measured after equally many PPO episodes."""
     return {
         one.seed: per_puzzle(one.moments["after"], 1) for one in results if "after" in one.moments
     }
@@ -274,8 +274,8 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
 
 
 def _q_rows(result: Mapping[str, Any], boards: Sequence[str]) -> list[list[str]]:
-    """Rows of tabular Q-learning, which takes the environment steps of the budget. It uses no
-    tokens, so the table of tokens has the same rows."""
+    """Rows of tabular Q-learning with the budget of environment steps. It uses no tokens, so both
+    tables have the same rows."""
     q_learning = result.get("q_learning", {})
     rows = []
     for kind in (OTHER, SAME):
@@ -387,7 +387,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 f"solves {percent(other)} %. "
                 f"After SFT, {percent(known)} % of the predictions are exact."
             )
-    # Boards differ in their tokens, so methods with different boards get separate sentences.
+    # The number of tokens depends on the boards, so methods with different boards get separate
+    # sentences.
     cost: dict[str, list[str]] = {}
     for name in gaps:
         if (tokens := _sampled(result["rows"], name)) is not None:

@@ -15,8 +15,11 @@ from spa_sweeps.grid import StageJob
 
 
 def hours_of(task: StageJob, measured: Mapping[StageName, float] | Mapping[str, float]) -> float:
-    """Return the hours of a stage from `measured`. If `measured` is empty, estimate them for one
-    GPU with vLLM, or return 0 if the size of the model is unknown."""
+    """Return the expected duration of a stage in hours.
+
+    `measured` maps stages to measured hours. If it is empty, the duration is estimated for one GPU
+    with vLLM. Returns 0 if the size of the model is unknown.
+    """
     if measured:
         return measured[task.stage]
     shape = known_shape(task.config.model_path)

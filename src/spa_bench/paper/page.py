@@ -21,7 +21,7 @@ def write_page(
     result: Mapping[str, Any], page: Path, *, notes: Mapping[str, str] | None = None
 ) -> None:
     """Write the page, and its curves to `images/` next to it. `notes` maps a claim to a remark on
-    its result. The claim may be followed by an environment in brackets."""
+    its result. A key `claim (environment)` limits the remark to that environment."""
     images = page.parent / "images"
     names = [*result["tables"], *(["perplexity"] if result["perplexity"] else [])]
     seeds = ["--seeds", str(result["seeds"])] if result["seeds"] else []
@@ -130,8 +130,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            # For a single seed, the interval is over puzzles. The list of means shows the variation
-            # over seeds.
+            # With few seeds, the interval is over puzzles, so list the mean of each seed to show
+            # the variation over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]
@@ -163,7 +163,7 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
     """Format the percentages of exact observations and exact predictions after SFT, averaged over
     seeds."""
-    # Some seeds may lack one of the two numbers.
+    # Some seeds may lack one of the two numbers, so each mean is over the seeds that have it.
     lines = [
         [part[name] for part in parts if name in part]
         for name in ("observation_exact", "prediction_exact")

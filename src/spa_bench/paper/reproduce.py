@@ -51,7 +51,7 @@ class Reproduction:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """All experiments, each once."""
+        """The planned experiments of all tables, without duplicates."""
         by_id = {
             row.id: row
             for table in self.tables
@@ -62,7 +62,7 @@ class Reproduction:
 
     @cached_property
     def grid(self) -> Plan:
-        """Every stage of every training run, each once."""
+        """The plan of all stages. A stage that several training runs share occurs once."""
         return plan_grid(
             [training for parts in self.trainings.values() for training in parts], [self.root]
         )
@@ -180,8 +180,8 @@ def run_tables(
 
 
 def _perplexity(made: Reproduction, model: str, *, measure: bool) -> dict[str, Any]:
-    """The state perplexity of a model, which is measured only once. Empty if there is no
-    measurement and `measure` is False."""
+    """Return the stored state perplexity of a model. If none is stored, measure and store it if
+    `measure` is set, else return an empty dictionary."""
     path = made.root / f"perplexity-{model.rpartition('/')[2].replace(':', '-')}.json"
     known = read_object(path)
     if known or not measure:

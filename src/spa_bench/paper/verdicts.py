@@ -12,8 +12,8 @@ from spa_bench.paper.paper import Finding
 from spa_sweeps.results import KS, SeedResult, difference, per_puzzle
 
 MARGIN = 0.05
-"""A claim that there is no gain (or loss) is reproduced only if the interval excludes a gain (or
-loss) of this size."""
+"""Equivalence margin as a fraction. A claim that there is no gain (or loss) is reproduced only if
+the interval excludes a gain (or loss) of this size."""
 
 
 def rates(results: Sequence[SeedResult], moment: str) -> dict[str, dict[str, float | int]]:

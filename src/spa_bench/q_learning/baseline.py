@@ -46,7 +46,7 @@ def comparison_lines(trainings: Sequence[TrainingRun]) -> list[str]:
     these training runs."""
     lines = []
     for seed, training in enumerate(trainings):
-        # The budget is what the training run had used at its last PPO step, self-play included.
+        # The budget is the number of environment steps up to the last PPO step, self-play included.
         steps = round(max(used.environment_steps for used in budget(training).values()))
         rates = q_learning(training, steps, learn=True)
         lines.append(

@@ -57,9 +57,9 @@ def learn(
 ) -> None:
     """Update `values` by Q-learning.
 
-    Plays games of at most `most` actions each, until `steps` actions are taken or `starts` is
-    exhausted. The share of random actions falls linearly from 1 to `LEAST_EPSILON` in the first
-    half. The learning rate is 1 / visits, but at least `LEAST_RATE`.
+    Plays games from the states in `starts`, each with at most `most` actions, until `steps` actions
+    are taken or `starts` is exhausted. The share of random actions falls linearly from 1 to
+    `LEAST_EPSILON` in the first half. The learning rate is 1 / visits, but at least `LEAST_RATE`.
     """
     done = 0
     for env in starts:
@@ -78,8 +78,8 @@ def learn(
             reward, over, _ = checked_step(result)
             done += 1
             after = values.get(env.state_text("grid"), {})
-            # A terminated game has no future reward. A truncated game has, because only the step
-            # limit ended it.
+            # A terminated game has no future reward. A truncated game may have one, because only
+            # the step limit ended it.
             future = 0.0 if result[2] else max((value for value, _ in after.values()), default=0.0)
             value, visits = known[name]
             # The rate 1 / visits gives the running mean of the targets. The lower bound lets the
@@ -163,8 +163,8 @@ def _response_by(values: Values, prompt: Prompt, most: int) -> str:
 
 
 def _plan(values: Values, env: TextEnv, rng: np.random.Generator, most: int) -> list[str]:
-    """Choose up to `most` best actions by playing them in a copy of the environment with its own
-    noise.
+    """Choose up to `most` greedy actions. Each is played in a copy of the environment to obtain the
+    next state.
 
     The plan ends when the game ends or the table lacks a state. If the table lacks the current
     state, the plan is one random action.

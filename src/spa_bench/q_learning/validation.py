@@ -23,9 +23,9 @@ SAME = "on the puzzle itself"
 def validate_tables(cfg: Config, steps: int) -> dict[str, Any] | None:
     """Measure success rates on the validation puzzles.
 
-    `OTHER` is the rate of a Q-table after `steps` actions in training puzzles. `SAME` is the rate
-    of `Scout`, which explores each puzzle first. Returns None if `require_copies` rejects an
-    environment.
+    In the result, `OTHER` is the rate of a Q-table after `steps` actions in training puzzles.
+    `SAME` is the rate of `Scout`, which first takes `tries` actions in each puzzle. `states` is the
+    number of states in the Q-table. Returns None if `require_copies` rejects an environment.
     """
     worker = setup.make_worker(cfg, None, mode="base")
     try:

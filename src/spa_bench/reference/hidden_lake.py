@@ -46,8 +46,8 @@ def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
     """Learn the nine facts from `count` random moves on random puzzles. Returns the facts that
     explain the most moves. Ties are broken at random."""
     rng = stream(seed, "factored/moves")
-    # For each action and direction, the number of moves that it explains, by letter and push. The
-    # letter None is for a move that does not arrive on ice.
+    # Maps (action, direction) to the number of moves that this direction explains, by letter and
+    # push. The key (None, None) counts moves that arrive at no letter.
     explained = defaultdict[tuple[int, int], Counter[tuple[str | None, int | None]]](Counter)
     played = random_moves(env, count, rng, seed=seed, purpose="factored", look=lambda: env.player)
     for before, name in played:
@@ -89,10 +89,11 @@ def _most_explained(
 
 
 def believed_plan(world: World) -> NextAction:
-    """Build a policy that plans in the inferred world, breadth first and again after every action.
+    """Build a policy that plans in the inferred world by breadth-first search, and replans after
+    every action.
 
-    It follows a shortest path. Without a path, it takes an action that leads into no hole of the
-    inferred world. It returns None in other games.
+    It follows a shortest path. If there is none, it takes an action that does not end in a hole of
+    the inferred world. It returns None in other games.
     """
 
     def play(env: TextEnv, rng: Any) -> str | None:
@@ -173,8 +174,8 @@ def elimination_episode(
 
 
 def _end_cells(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
-    """The cell in which each action ends, [worlds, actions, cells]. In a hole or on the goal, the
-    player remains."""
+    """The cell in which each action ends, int [worlds, actions, cells], by the player's cell before
+    it. In a hole or on the goal, the player remains."""
     cells = np.arange(env.size**2)
     tables = np.array([*(moves(env.size, turn) for turn in TURNS), cells])
     ends = np.isin(cells, [*env.lake.holes, env.lake.goal])
@@ -187,7 +188,8 @@ def _end_cells(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
 
 
 def _cell_values(env: HiddenDynamicsLake, end_cells: np.ndarray, left: int) -> np.ndarray:
-    """The value of each cell with `left` actions left, [worlds, cells]."""
+    """The value of each cell, float [worlds, cells]: `DISCOUNT` ** d if the goal is d actions away
+    and d is at most `left`, else 0."""
     cell_values = np.zeros((len(end_cells), env.size**2))
     cell_values[:, env.lake.goal] = 1.0
     worlds = np.arange(len(end_cells))[:, None, None]

@@ -1,5 +1,5 @@
 """Imitation of optimal play without a language model: a nearest neighbour and a small network.
-Their number of labels matches the number of correct actions that another method has.
+For a fair comparison, callers give them the number of correct actions that another method sees.
 
 A label is the first optimal action in a state, at the start of a puzzle or after some random
 actions. States are one-hot encoded characters of the grid.

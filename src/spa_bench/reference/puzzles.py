@@ -1,5 +1,5 @@
-"""Puzzles and moves from which baselines learn. `purpose` names the random stream of the
-puzzles."""
+"""Random puzzles and moves from which baselines learn. The argument `purpose` names the random
+stream of the puzzles."""
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import count

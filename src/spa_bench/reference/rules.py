@@ -19,8 +19,8 @@ Table = Mapping[tuple[str, str], str]
 
 
 def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
-    """Count the next states in `moves` random moves on random puzzles, and keep the most frequent
-    ones."""
+    """Count the next states of each state and action in `moves` random moves on random puzzles.
+    Returns the most frequent ones."""
     counts = defaultdict[tuple[str, str], Counter[str]](Counter)
     rng = stream(seed, "table/moves")
     played = random_moves(env, moves, rng, seed=seed, purpose="table", look=env.state_key)
@@ -59,8 +59,8 @@ def table_success(env: TextEnv, table: Table, limit: int) -> bool:
 
 
 def single_candidate(env: TextEnv, rng: Any) -> str | None:
-    """Fill in a Sudoku cell in which only one digit fits. None in other games, or if every cell has
-    several candidates."""
+    """The action that fills the first empty Sudoku cell in which only one digit fits. None in other
+    games, or if there is no such cell."""
     if not isinstance(env, Sudoku):
         return None
     for cell, digit in enumerate(env.cells):

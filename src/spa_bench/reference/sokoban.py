@@ -16,8 +16,9 @@ State = tuple[int, frozenset[int]]
 
 
 def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
-    """Build a policy that searches up to `depth` moves ahead for the smallest distance, and takes
-    the first of these moves. Ties go to fewer moves, then are broken at random.
+    """Build a policy that searches up to `depth` moves ahead for the state with the smallest
+    `distance` to the goal, and takes the first move towards it. Ties go to fewer moves, then are
+    broken at random.
 
     With `remember`, no move leads to a state that the episode has already visited. The policy knows
     the rules and the walls. It needs rooms with the default action names, and returns None in other
@@ -48,8 +49,9 @@ def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
 
 
 def walk_around_walls(env: TextEnv, rng: Any) -> str | None:
-    """The move to the smallest distance around walls. Here a box counts its steps to the target as
-    if it could be pushed from every side. Ties are broken at random. None in other games."""
+    """The move to the state with the smallest `distance` to the goal. The cost of a box is its
+    number of steps to the target around walls, as if it could be pushed from every side. Ties are
+    broken at random. None in other games."""
     if not isinstance(env, Sokoban):
         return None
     now = env.player, frozenset(env.boxes)
@@ -123,7 +125,7 @@ def distance(room: Room, state: State, box_costs: BoxCosts) -> float:
         and box + delta not in boxes
         and costs[target].get(box + delta, far) < costs[target].get(box, far)
     ]
-    # If no push helps now, use more steps than any cell is away.
+    # If no push helps now, use a number of steps that exceeds the distance to any cell.
     return 2.0 * least + min(near, default=len(room.floor))
 
 
@@ -134,8 +136,8 @@ def _free(room: Room, boxes: frozenset[int], cell: int) -> list[int]:
 
 @lru_cache(maxsize=10_000)
 def pushes_to(room: Room, target: int) -> dict[int, int]:
-    """The fewest pushes that bring a single box from each cell to the target, wherever the player
-    is."""
+    """The fewest pushes that bring a single box from each cell to the target, assuming that the
+    player can reach every side of the box. Cells without a way to the target are missing."""
 
     def before(cell: int) -> list[int]:
         return [
@@ -153,7 +155,7 @@ def _steps_to(room: Room, target: int) -> dict[int, int]:
 
 
 def _spread(start: Iterable[int], neighbours: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """The number of steps to every cell that can be reached, by breadth-first search."""
+    """Search breadth-first from `start`. Returns the number of steps to every reachable cell."""
     steps = dict.fromkeys(start, 0)
     queue = deque(steps)
     while queue:

@@ -1,4 +1,5 @@
-"""Sudoku without rules: look up the solution of a training puzzle with the same clues."""
+"""Sudoku baseline that does not use the rules. It copies a stored solution of a training puzzle
+that agrees with the clues."""
 
 from collections.abc import Collection
 from itertools import islice

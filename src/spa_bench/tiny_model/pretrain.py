@@ -39,8 +39,8 @@ WORDS = (
     "action", "actions", "state", "turn", "goal", "player", "box", "target",
     "hole", "wall", "empty", "number", "find", "click", "search", "buy", "now", "answer", "question", "next",
 )  # fmt: skip
-# Pieces of responses, split where one block of the format ends and another begins, and pieces of
-# message headers and of states after a move.
+# Further phrases that are single tokens: tags and fixed texts of responses, message headers, and
+# words that occur only in states after a move.
 RESPONSE_PIECES = (
     "<think>", "</think>", "<answer>",
     "</answer>", "</think><answer>", "<observation>\n", "\n</observation><prediction>\n",
@@ -151,9 +151,10 @@ def document_batches(
     pool: int = 512,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield endless batches of documents of similar length, with about `max_tokens` tokens each:
-    input_ids int64 [B, T] and mask bool [B, A].
+    input_ids int64 [B, T] and mask bool [B, A], where A = T - 1.
 
-    Responses and displacement texts are trained on, and prompts are not.
+    The mask is True for predicted tokens that are trained on: responses and displacement texts, but
+    not prompts.
     """
     while True:
         # Sorting within a pool keeps padding small. The shuffle keeps batches from being ordered by

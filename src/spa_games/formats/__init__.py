@@ -1,2 +1,2 @@
-"""Response formats for certain kinds of games, which `pyproject.toml` registers in the group
-`spa.formats`."""
+"""Response formats for certain kinds of games. `pyproject.toml` registers the formats as entry
+points in the group `spa.formats`."""

@@ -91,8 +91,8 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
     """Derive the facts by a backward search from the targets, one push at a time.
 
     This generator yields the key of the state before each push, expects that state's successors to
-    be sent back, and returns the facts. A push counts if any action leads to the state after it.
-    Other boxes are placed in cells that do not block the push.
+    be sent back, and returns the facts. A push is possible if any successor equals the state after
+    the push. Other boxes are placed in cells that do not block the push.
     """
     pushes = dict.fromkeys(puzzle.targets, 0)
     sides = dict[str, str]()
@@ -104,8 +104,8 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
             player = _beside(box, step)
             if box in pushes or not {box, player} <= puzzle.floor:
                 continue
-            # Keep the other boxes off the targets: if all of them were on targets, this push could solve
-            # the puzzle and end the game.
+            # Keep the other boxes off the targets. Otherwise this push could solve the puzzle and
+            # end the game.
             free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
             others = free[: boxes - 1]
             if len(others) < boxes - 1:
@@ -225,7 +225,8 @@ class BestFirst(BreadthFirst):
         return true, copies
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
-        """Derive the facts, then search best first."""
+        """Derive the facts, then run a best-first search. The generator returns a
+        `BestFirstSearch`."""
         puzzle = _puzzle(view)
         facts = yield from facts_of(puzzle, _boxes(start))
         search = yield from expanding(self.states(start, facts, puzzle.targets))
@@ -233,7 +234,7 @@ class BestFirst(BreadthFirst):
 
     def written(self, search: Search, view: Any) -> str:
         """Write the map, the facts, a line for each expanded state, then the path."""
-        assert isinstance(search, BestFirstSearch)  # see `searching`
+        assert isinstance(search, BestFirstSearch)  # the type that `searching` returns
         assert search.path is not None  # the caller drops a search without a path
         puzzle = _puzzle(view)
         found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
@@ -389,7 +390,7 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
     for name in here.action_names():
         twin = here.clone()
         action = twin.to_action(name)
-        assert action is not None  # an action of the game
+        assert action is not None  # `action_names` lists only valid actions
         twin.step(action)
         found.append((name, twin.state_key() or "", twin.state_outcome()))
     return tuple(found)

@@ -106,7 +106,7 @@ def open_keys(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def derive_line(key: str, problem: Problem, values: Mapping[str, str]) -> Line:
-    """Derive the line of an open variable."""
+    """Derive the line of an open variable from the current values, where "" means open."""
     facts = tuple((each, values[each] or OPEN) for each in problem[key].neighbours)
     fits = fitting(problem[key], facts)
     return Line(key, facts, fits, (key, fits[0]) if len(fits) == 1 else None)
@@ -304,8 +304,11 @@ def check_problem(env: TextEnv) -> Problem:
 
 
 class ConstraintPropagation(WrittenFormat):
-    """Format whose thoughts are, in every turn, a derivation from the current state. The program,
-    not the model, supplies which variables are neighbours and the rule that neighbours differ."""
+    """Format whose thoughts are, in every turn, a derivation from the current state.
+
+    The program, not the model, supplies the neighbours of each variable, and the rule that
+    neighbours have different values.
+    """
 
     name = "constraint_propagation"
     unsolved = "stalled"
@@ -417,7 +420,8 @@ class ConstraintPropagation(WrittenFormat):
         head, colon, _ = line.partition(":")
         facts, _, _ = line.partition(" fits")
         kind = "open" if line.startswith("open") else "next" if colon else "path"
-        # `open` and `so` are counted with the word after them, because they decide what comes next.
+        # `open` and `so` form one part with the word after them. Writing `open` or `so` is itself a
+        # decision, which a copied word is not.
         for word in re.finditer(r"(?:open|so) \S+|[^\s:]+", line):
             if colon and word.start() > len(head):
                 kind = "fact" if word.start() < len(facts) else "candidate"

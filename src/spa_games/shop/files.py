@@ -67,8 +67,9 @@ def read_json(path: Path, kind: type) -> Any:
 def load_products(folder: str, annotations: Annotations, *, small: bool) -> tuple[Product, ...]:
     """Load the products of a folder of WebShop files, only the first 1,000 rows if `small`.
 
-    As in the original, rows with a repeated or invalid asin are skipped. Raises DataError, which
-    names file, row (counted from 1) and column.
+    As in the original, rows with a repeated or invalid asin are skipped. Raises DataError if a row
+    is invalid or no product remains. For a row, the error names the file, the row (counted from 1)
+    and the column.
     """
     names = ("items_shuffle_1000.json", "items_shuffle.json") if small else ("items_shuffle.json",)
     path = find_file(folder, names)
@@ -91,8 +92,8 @@ def load_products(folder: str, annotations: Annotations, *, small: bool) -> tupl
 def load_annotations(folder: str, *, small: bool) -> Annotations:
     """Load the file of product attributes.
 
-    Returns an object per asin. Its `attributes` and `instruction_attributes` are tuples of cleaned
-    texts, and `instruction` is a string or missing.
+    Returns a dictionary of columns for each asin. In it, `attributes` and `instruction_attributes`
+    are tuples of cleaned texts. `instruction` is a string, None or missing.
     """
     names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
     path = find_file(folder, names)

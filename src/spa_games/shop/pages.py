@@ -1,5 +1,5 @@
-"""Pages of the shop as pure functions of the shop, the goal and the visitor's view, with the view
-that each link leads to."""
+"""Rendering of the shop's pages. A page depends only on the shop, the goal and the visitor's view.
+Each link of a page contains the view to which it leads."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = (
 )
 SUBPAGES: tuple[Kind, ...] = ("description", "features", "reviews")
 ALIASES = {"< prev": "prev", "next >": "next"}
-"""Maps the original's labels of two buttons to the labels used here."""
+"""Maps WebShop's original labels of two buttons to the labels used here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

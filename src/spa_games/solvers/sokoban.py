@@ -158,8 +158,9 @@ def _pushes(boxes: int, players: int, free: int, stride: int) -> list[tuple[int,
 
 
 def _pulls(boxes: int, players: int, free: int, stride: int) -> list[tuple[int, int]]:
-    """List all pushes that can lead to these states from a player on a cell of `free`. Each is a
-    pair of the boxes and the player's cell before the push, as bits."""
+    """List all pushes that end with these boxes and a player in `players`, and that the player
+    began on a cell of `free`. Each is a pair of the boxes and the player's cell before the push, as
+    bits."""
     predecessors = []
     free &= ~boxes
     for step in (stride, 1):

@@ -9,7 +9,7 @@ Board = tuple[int, ...]
 
 @lru_cache
 def units_of_cells(size: int) -> tuple[tuple[int, int, int], ...]:
-    """For each cell its row, its column, and its box, each counted from 0."""
+    """The row, column and box of each cell, all counted from 0."""
     base = isqrt(size)
     return tuple(
         (row, col, row // base * base + col // base) for row in range(size) for col in range(size)
@@ -18,7 +18,7 @@ def units_of_cells(size: int) -> tuple[tuple[int, int, int], ...]:
 
 @lru_cache
 def peers(size: int) -> tuple[tuple[int, ...], ...]:
-    """For each cell the other cells of its row, column and box."""
+    """For each cell, the other cells in its row, column or box."""
     house = units_of_cells(size)
     cells = range(size * size)
 
