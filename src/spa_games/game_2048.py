@@ -177,7 +177,7 @@ class Game2048(TextEnv):
         return "; ".join([*tiles, f"empty: {empty}"]) + "."
 
     def action_names(self) -> tuple[str, ...]:
-        """Up, Right, Down, Left."""
+        """The directions of a slide: Up, Right, Down, Left."""
         return ACTIONS
 
     def legal_actions(self) -> tuple[str, ...]:

@@ -152,7 +152,8 @@ class HiddenDynamicsLake(FrozenLake):
     def _push(self, cell: int, landed: int) -> int | None:
         """The direction in which the letter at `landed` pushes a player who comes from `cell`. None
         if the player is not pushed."""
-        # A player who is stopped by the border has not arrived on a cell.
+        # Only a player who arrives on ice is pushed. The border may have stopped the move, and a
+        # hole or the goal ends the episode.
         if landed == cell or landed in self._ends:
             return None
         return self._pushes[LETTERS.index(self.letters[landed])]

@@ -79,7 +79,7 @@ class RubiksCube(TextEnv):
         return "\n".join(lines)
 
     def action_names(self) -> tuple[str, ...]:
-        """U, U', L, L', F, F', R, R', B, B', D, D'."""
+        """The labels of the quarter turns: U, U', L, L', F, F', R, R', B, B', D, D'."""
         return ACTIONS
 
     def legend(self) -> dict[str, str]:

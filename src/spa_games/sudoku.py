@@ -295,7 +295,7 @@ class Sudoku(TextEnv):
         ]
 
     def _grid(self, board: Board | list[int]) -> str:
-        # One line, as the original writes it: `| . 1 2 4 | 4 2 1 3 | 2 3 4 1 | . 4 . 2`.
+        # The board is on one line, as in the original: `| . 1 2 4 | 4 2 1 3 | 2 3 4 1 | . 4 . 2`.
         rows = (board[start : start + self.size] for start in range(0, self.size**2, self.size))
         return " ".join(
             "| " + " ".join(str(digit) if digit else "." for digit in row) for row in rows

@@ -2,7 +2,7 @@
 learned dynamics from copying.
 
 A token of a predicted state is `copied` if every cell or word in it is at the same position in the
-state before. Otherwise it is `changed`. A model that only learns to copy lowers the cross-entropy
+previous state. Otherwise it is `changed`. A model that only learns to copy lowers the cross-entropy
 of copied tokens, and writes fewer changed tokens.
 """
 
@@ -26,8 +26,8 @@ KINDS = ("copied", "changed")
 class StateToken:
     """A token of a predicted state.
 
-    `nll` is its negative log-likelihood in nats. `copied` tells whether it repeats the state
-    before. `right` tells whether it matches the true state, or is None if that is unknown.
+    `nll` is its negative log-likelihood in nats. `copied` is True if it repeats the previous state.
+    `right` is True if it matches the true next state, and None if that state is unknown.
     """
 
     nll: float
@@ -49,7 +49,7 @@ def state_likelihood(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict
     The log-probs score the text that the model wrote, not the true state. So read `nll` together
     with `right`.
     """
-    # Log-probs can be assigned to states only if there is one for each token.
+    # Without one log-prob per token, log-probs cannot be assigned to the tokens of states.
     scored = [
         r for r in rollouts if r.logprobs and r.token_ids and len(r.logprobs) == len(r.token_ids)
     ]

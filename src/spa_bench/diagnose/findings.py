@@ -99,11 +99,16 @@ def with_text(rollout: Rollout, tokenizer: Any) -> Rollout:
 
 
 def masks(rollouts: Sequence[Rollout], tokenizer: Any = None) -> dict[str, Any]:
-    """Find faulty masks: of another length than the tokens, without any trained token, without any
-    masked token in several turns, or with trained tokens that have no log-prob. With a tokenizer,
-    also find masks that train on the header of another role's message.
+    """Find rollouts with a faulty mask. Each list in the result has the locations of such rollouts:
 
-    Each list has the locations of the rollouts. `with_mask` counts the rollouts with a mask.
+    * `another_length`: the mask is longer or shorter than the tokens.
+    * `nothing_trained`: no token is trained on.
+    * `all_trained`: there are several turns, but every token is trained on.
+    * `without_logprob`: a trained token has no log-prob.
+    * `others_trained`: the header of another role's message is trained on. This needs a tokenizer.
+
+    `with_mask` counts the rollouts with a mask. `replaced` counts the responses that were tokenized
+    again before the next turn.
     """
     findings: dict[str, list[str]] = {
         "another_length": [],
@@ -197,7 +202,7 @@ def rewards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "std": pstdev(values) if values else None,
         "groups": len(several),
         "groups_without_spread": sum(max(values) == min(values) for values in several),
-        # The sample standard deviation, which PPO logs, too.
+        # Use the sample standard deviation, as in the metrics of PPO.
         "in_group_std": fmean(map(stdev, several)) if several else None,
         "by_turn": [fmean(turns[index]) for index in sorted(turns)],
     }

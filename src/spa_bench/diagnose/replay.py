@@ -12,7 +12,7 @@ from spa.formats.blocks import split_actions
 from spa_bench.diagnose.predictions import inside, words
 from spa_bench.diagnose.rollouts import Rollout
 
-CLOSE = 1e-6  # Rewards that differ by at most this much count as equal.
+CLOSE = 1e-6  # Rewards are equal if they differ by at most this value.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,10 +29,10 @@ Chat = tuple[tuple[str, str], ...]
 _HEADER = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|$)", re.S)
 # Matches the header after decoding without special tokens: a line that contains only the role.
 _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
-# Matches the file names of a run's episodes, such as `val-000050`: the split and the step.
+# Matches the stem of a spa run's trajectory file, such as `val-000050`: the split and the step.
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
-_LARGEST = 1e300
+_LARGEST = 1e300  # Numbers with a larger absolute value are ignored.
 _BATCH = 64  # Number of rows of a Parquet table that are converted to Python objects at a time.
 # Keys of masks in several stacks. Masks that exclude environment tokens come first, because a row
 # may also have a mask for padding.
@@ -181,7 +181,7 @@ def _unbatched(row: Any) -> list[Any]:
     # A list of lists is a batch with one inner list per rollout.
     if not (isinstance(ids, list) and ids and isinstance(ids[0], list)):
         return [row]
-    # A column of another length belongs to the whole batch, not to its rows.
+    # A column of another length belongs to the whole batch and not to its rows, so drop it.
     columns = {
         name: value
         for name, value in row.items()

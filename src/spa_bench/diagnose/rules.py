@@ -18,6 +18,8 @@ from typing import Any
 Row = Mapping[str, float]
 Settings = Mapping[str, Any]
 
+# Limits of the rules. FORMAT, KEPT, ENTROPY, ENTROPY_NARROWED, ENTROPY_LEFT, KL_HELD, KL_LOW and
+# SMALL_SCORE are lower limits of healthy values. The other limits are upper limits.
 ERRORS = 0.5  # share of episodes that failed with an error
 CUT_OFF = 0.1  # share of responses that hit the length limit
 FORMAT = 0.9  # share of well-formed responses
@@ -296,7 +298,7 @@ def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
     """Return whether the responses of the first step used more than half of the allowed tokens on
     average, or None if unknown.
 
-    If they did not, the cut-off responses are runaway generations, which a higher limit does not
+    If they did not, the cut-off responses are runaway generations, and a higher limit would not
     help.
     """
     tokens = first(rows, "*/response_length")

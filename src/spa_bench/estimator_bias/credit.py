@@ -217,7 +217,7 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 def _with_turns_left(groups: Groups) -> Tensor:
     """Anchor states that include the number of turns left, because the reward to go depends on
     it."""
-    # The multiplier exceeds every turn index, so each (state, turn) has its own integer.
+    # The multiplier exceeds every turn index, so each pair (state, turn) gets a unique integer.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 
 

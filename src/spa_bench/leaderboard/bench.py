@@ -278,8 +278,8 @@ def run_bench(
 def _q_learning(
     made: Bench, budgets: Mapping[str, float], *, train: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run tabular Q-learning with each board's budget of actions. Returns results by board, one per
-    seed.
+    """Run tabular Q-learning on each board, with the board's budget as the number of actions.
+    Returns the results by board, one per seed.
 
     Without `train`, only results from earlier calls are returned.
     """

@@ -1,5 +1,5 @@
-"""Duration in hours of a stage of a reproduction: measured, or estimated in the same way as in `spa
-doctor --fit`."""
+"""Expected hours of the stages of a reproduction, either measured or estimated as in `spa doctor
+--fit`."""
 
 from collections.abc import Mapping
 from functools import cache

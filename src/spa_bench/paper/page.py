@@ -174,7 +174,7 @@ def _world_model(parts: Sequence[Mapping[str, float]]) -> str:
 def _settings(result: Mapping[str, Any]) -> list[str]:
     """Describe the setting of each environment: the shipped configuration and its overrides."""
     rows = [row for table in result["tables"].values() for row in table["rows"]]
-    # An environment has the same preset and changes in all tables, so any of its rows will do.
+    # An environment has the same preset and changes in all tables, so use any of its rows.
     presets = {row["environment"]: row["preset"] for row in rows}
     common = SCALES[result["scale"]].common
     cells = [

@@ -20,7 +20,7 @@ from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
 PUSHES = (*range(len(TURNS)), None)
 """Possible pushes of a letter: an index into `TURNS`, or None for no push."""
 TURN_ACTIONS = 2
-"""Number of actions between two observations of the state, as for language models."""
+"""Number of actions per turn. As for language models, the state is observed only between turns."""
 DISCOUNT = 0.8
 """Factor by which each further action reduces the value of a win."""
 

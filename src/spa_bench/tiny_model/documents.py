@@ -196,8 +196,8 @@ def corrupted(state: str, rng: np.random.Generator) -> str:
 
 
 def prompt_texts() -> tuple[list[str], Sequence[str]]:
-    """Collect prompts of every game in every mode, and state texts. The tokenizer's phrases are
-    what remains of the prompts after the state texts are cut out."""
+    """Return prompts of every game in every mode, and a list of state texts. `fixed_phrases` cuts
+    the state texts out of the prompts, and the remaining phrases become tokens."""
     texts = []
     states = []
     for game in GAMES:

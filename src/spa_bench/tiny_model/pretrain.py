@@ -1,7 +1,7 @@
 """Pretraining of the bundled base model, which has the Qwen2 architecture and about a million
 parameters.
 
-The model learns the two response formats, to quote a state, and to act by random habits (see
+The model learns to use the two response formats, to quote a state, and to act by random habits (see
 `spa_bench.tiny_model.documents`). It learns nothing about the dynamics of any environment. On the
 same processor type, the same seed gives the same weights.
 """
@@ -30,8 +30,8 @@ SCHEDULE = 3000  # Length of the learning rate's cosine schedule in steps.
 # Number of training steps. A base model that follows the schedule to its end fine-tunes worse
 # (experiments/0003).
 STEPS = 1300
-# Frequent words in prompts get one token each. Other words outside the fixed phrases are encoded as
-# bytes, which makes prompts longer.
+# Frequent words in prompts, which get one token each. All other words outside the fixed phrases
+# need one token per byte.
 WORDS = (
     "Left", "Right", "Up", "Down", "rows", "columns", "From", "to",
     "by", "row", "column", "the", "a", "is", "are", "at",

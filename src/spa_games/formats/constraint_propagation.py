@@ -36,7 +36,7 @@ from spa.formats.base import SearchScore, WrittenFormat
 from spa.formats.search import GOAL, Successor
 
 OPEN = "0"
-"""The value that facts give for an open variable."""
+"""Placeholder for the value of an open neighbour."""
 Problem = Mapping[str, Variable]
 
 
@@ -221,7 +221,7 @@ def score_derivation(text: str, problem: Problem, *, complete: bool = True) -> S
         for other, value in true.facts:
             count("fact", facts.get(other) == value, "wrong_fact")
         if step.facts != true.facts and facts == dict(true.facts):
-            errors.append("wrong_fact")  # in another order, or with a duplicate
+            errors.append("wrong_fact")  # facts in the wrong order, or with a duplicate
         elif not facts.keys() <= dict(true.facts).keys():
             errors.append("wrong_fact")
         count("candidate", step.fits == fitting(problem[key], step.facts), "wrong_move")

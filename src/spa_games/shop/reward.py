@@ -107,8 +107,8 @@ def meets(value: str, wish: OptionChoice) -> bool:
     """Return whether an option value fulfils a wish.
 
     As in the original, the value is compared with the wish's name and value together ("length 40
-    feet"). A wish for a colour, or one without a name as in human goals, is compared by its value
-    alone.
+    feet"). If the wish is for a colour, or has no option name (as in human goals), only its value is
+    compared.
     """
     name, wanted = wish
     alone = not name or wanted in vocabulary().colour_words

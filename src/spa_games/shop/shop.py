@@ -25,7 +25,8 @@ VAL_GOALS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Shop:
-    """Immutable products and goals, shared by all environments of the shop."""
+    """The products and goals of a shop, and its search index. A shop is immutable, so environments
+    can share it."""
 
     products: dict[str, Product]  # by asin
     goals: tuple[Goal, ...]  # in permuted order

@@ -60,7 +60,7 @@ def _search(terms: list[_Term], target: Fraction, seen: set[tuple[Fraction, ...]
     """
     if len(terms) == 1:
         return terms[0][1] if terms[0][0] == target else None
-    # The same values in another order give the same results.
+    # The order of the terms makes no difference to the reachable values, so sort them in the key.
     key = tuple(sorted(value for value, _ in terms))
     if key in seen:
         return None

@@ -103,7 +103,7 @@ def _common(reached: Layer, others: Layer) -> tuple[int, int] | None:
     for boxes, players in reached.items():
         both = players & others.get(boxes, 0)
         if both:
-            # Every such state is on a shortest solution, so any player cell will do.
+            # Every common state is on a shortest solution, so choose any of its player cells.
             return boxes, both.bit_length() - 1
     return None
 
