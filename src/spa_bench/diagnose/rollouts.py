@@ -32,7 +32,7 @@ _BARE_HEADER = re.compile(r"\n(user|assistant|tool)\n")
 # Matches the stem of a spa run's trajectory file, such as `val-000050`: the split and the step.
 _OURS = re.compile(r"(.+)-(\d{6,})")
 _LOGPROBS = ("logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps")
-_LARGEST = 1e300  # Numbers with a larger absolute value are ignored.
+_LARGEST = 1e300  # Values with a larger magnitude do not count as numbers.
 _BATCH = 64  # Number of rows of a Parquet table that are converted to Python objects at a time.
 # Keys of masks in several stacks. Masks that exclude environment tokens come first, because a row
 # may also have a mask for padding.
