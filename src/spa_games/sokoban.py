@@ -357,8 +357,9 @@ class Sokoban(GridGame):
     def goal_distance(self) -> float:
         """Estimate the distance to the goal, ignoring walls.
 
-        It is twice the smallest number of pushes that bring all boxes to targets, plus the player's
-        steps to the nearest cell from which a push moves a box closer to its target.
+        It is the sum of two terms: twice the fewest pushes that bring all boxes to targets, and the
+        player's steps to the nearest useful cell. From there, a push moves a box closer to its
+        target.
         """
         return _distance(self.player, self.boxes, self._targets, self.cols + 1)
 

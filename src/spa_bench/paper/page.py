@@ -130,8 +130,8 @@ def _table(table: Mapping[str, Any]) -> list[str]:
             _world_model(row["world_model"]),
             "–" if before is None else f"{100 * before['mean']:.1f}",
             interval_text(row["after"].get("pass@1")),
-            # With few seeds, the interval is over puzzles, so list the mean of each seed to show
-            # the variation over seeds.
+            # With few seeds, the interval is over puzzles. The list of means shows the variation
+            # over seeds.
             ", ".join(
                 f"{100 * part['pass@1']['mean']:.1f}"
                 for part in row["each_seed"]

@@ -188,8 +188,8 @@ def _end_cells(env: HiddenDynamicsLake, beliefs: Beliefs) -> np.ndarray:
 
 
 def _cell_values(env: HiddenDynamicsLake, end_cells: np.ndarray, left: int) -> np.ndarray:
-    """The value of each cell, float [worlds, cells]: `DISCOUNT` ** d if the goal is d actions away
-    and d is at most `left`, else 0."""
+    """The value of each cell, float [worlds, cells]. It is `DISCOUNT` ** d if the goal is d <=
+    `left` actions away, else 0."""
     cell_values = np.zeros((len(end_cells), env.size**2))
     cell_values[:, env.lake.goal] = 1.0
     worlds = np.arange(len(end_cells))[:, None, None]

@@ -30,8 +30,8 @@ def different_puzzles(
 def random_moves(
     env: TextEnv, moves: int, rng: Any, *, seed: int, purpose: str, look: Callable[[], T]
 ) -> Iterator[tuple[T, str]]:
-    """Play `moves` random moves on random puzzles. After each move, yield the action together with
-    the value that `look` returned before the move, as (value, action)."""
+    """Play `moves` random moves on random puzzles. After each move, yield (value, action), where
+    `look` returned the value before the move."""
     over = True
     puzzles = count()
     for _ in range(moves):

@@ -17,8 +17,8 @@ State = tuple[int, frozenset[int]]
 
 def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
     """Build a policy that searches up to `depth` moves ahead for the state with the smallest
-    `distance` to the goal, and takes the first move towards it. Ties go to fewer moves, then are
-    broken at random.
+    `distance`. It takes the first move towards this state. Ties go to fewer moves, then are broken
+    at random.
 
     With `remember`, no move leads to a state that the episode has already visited. The policy knows
     the rules and the walls. It needs rooms with the default action names, and returns None in other
@@ -136,8 +136,8 @@ def _free(room: Room, boxes: frozenset[int], cell: int) -> list[int]:
 
 @lru_cache(maxsize=10_000)
 def pushes_to(room: Room, target: int) -> dict[int, int]:
-    """The fewest pushes that bring a single box from each cell to the target, assuming that the
-    player can reach every side of the box. Cells without a way to the target are missing."""
+    """The fewest pushes that bring a single box from each cell to the target. The player is assumed
+    to reach every side of the box. Cells without a way to the target are missing."""
 
     def before(cell: int) -> list[int]:
         return [
