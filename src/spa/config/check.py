@@ -1,6 +1,6 @@
 """Validate combinations of settings across sections; each problem comes with a remedy.
 
-Rules about a single section are in the schema, next to it.
+Rules about a single section are in the schema, next to that section.
 """
 
 from collections.abc import Collection

@@ -77,13 +77,13 @@ def load_config(
     *,
     stages: Collection[StageName] = STAGES,
 ) -> Config:
-    """The configuration `name_or_path` (a shipped name, a YAML file, or a folder with one) with
-    `overrides`.
+    """Load a configuration, apply `overrides` and validate the result. `name_or_path` is a shipped
+    name, a YAML file, or a folder with one.
 
     A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken
-    from `base`. Overrides are `key=value`, `+key=value` (the same) and `~key`, which restores the
-    value of `base` or removes an environment tag. Combinations of values are checked for the
-    `stages` that are to run: self-play, for example, ignores the mini-batch settings.
+    from `base`. Overrides are `key=value`, `+key=value` with the same meaning, and `~key`, which
+    restores the value of `base` or removes an environment tag. Combinations of values are checked
+    only for `stages`, the stages to run: self-play, for example, ignores the mini-batch settings.
 
     Raises ConfigError listing every problem found.
     """

@@ -27,7 +27,7 @@ WORDS = {
 
 
 class Problems:
-    """Collects problems, each with the key that is wrong and a message."""
+    """Problems found so far, each with the key that is wrong and a message."""
 
     def __init__(self) -> None:
         self.items: list[tuple[str, str]] = []

@@ -184,7 +184,7 @@ class ModelSelection:
 
 @section
 class APIModelConfig:
-    """One entry of `model_info`."""
+    """One entry of `model_info`: a model behind an API."""
 
     provider_name: Annotated[
         Literal["openai", "deepseek", "anthropic", "together", "custom"],
@@ -207,7 +207,7 @@ class APIModelConfig:
             affects="semantics",
         ),
     ] = False
-    # `paths`, because a model gives the same responses at every URL.
+    # The URL affects only `paths`, because a model gives the same responses at every URL.
     base_url: Annotated[
         ServerURL | None,
         Key(
@@ -272,8 +272,8 @@ class Config:
     micro_batch_size_per_gpu: Annotated[
         int, Key("default of every micro-batch size per GPU", affects="numerics", ge=1)
     ] = 1
-    # With the defaults, the filter keeps 64 episodes, which gives two updates per step. The single
-    # update of the original code has a ratio of 1 and is never clipped.
+    # With the defaults, the filter keeps 64 episodes, which gives two updates per step. The
+    # original code makes a single update per step, in which all ratios are 1 and none is clipped.
     ppo_mini_batch_size: Annotated[
         int, Key("default of `ppo_mini_batch_size` for actor and critic", affects="semantics", ge=1)
     ] = 32
@@ -329,15 +329,15 @@ class Config:
         return own or self.agent_proxy.max_turn
 
     def most_actions(self, tag: str) -> int:
-        """Largest number of actions in an episode of a tag: `max_actions_per_traj`, or fewer if its
-        turns cannot hold that many."""
+        """Largest number of actions in an episode of a tag: `max_actions_per_traj`, or the number
+        that fits into its turns if that is smaller."""
         return min(
             self.custom_envs[tag].max_actions_per_traj,
             self.max_turn(tag) * self.agent_proxy.max_actions_per_turn,
         )
 
     def action_sep(self, tag: str) -> str:
-        """The separator of actions in an answer, for a tag."""
+        """Separator between the actions of an answer, for a tag."""
         own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None
         return own or self.agent_proxy.action_sep
 

@@ -94,7 +94,7 @@ class AlgorithmConfig:
     # the critic's value at the token.
     gamma: Annotated[float, Key("discount per token", affects="semantics", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="semantics", ge=0, le=1)] = 1.0
-    # VAGEN, arXiv 2510.16907.
+    # Bi-level GAE is described in VAGEN (arXiv 2510.16907).
     bi_level_gae: Annotated[
         bool,
         Key(

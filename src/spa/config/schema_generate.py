@@ -130,7 +130,7 @@ class ImagineConfig:
 
 @section
 class SearchExamplesConfig:
-    """Settings of `generate.policy: search`, which makes examples of responses that write a
+    """Settings of `generate.policy: search`, which makes examples whose responses write out a
     breadth-first search."""
 
     examples: Annotated[

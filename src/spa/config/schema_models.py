@@ -51,7 +51,7 @@ class FSDPConfig:
 
     @property
     def offload(self) -> bool:
-        """True if shards are offloaded to the CPU. `fully_shard` offloads all of them or none."""
+        """True if parameters, gradients and optimizer states are kept in CPU memory."""
         return self.offload_policy or self.param_offload or self.optimizer_offload
 
 
@@ -59,8 +59,8 @@ class FSDPConfig:
 class ModelConfig:
     """A causal language model."""
 
-    # `semantics`, unlike the attention kernel: the dtype changes more than the last digits of
-    # results.
+    # The dtype affects `semantics`, because, unlike the attention kernel, it changes more than the
+    # last digits of results.
     dtype: Annotated[
         Dtype,
         Key(

@@ -237,8 +237,8 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
-    # As in RWML (arXiv 2602.05842), but with a distance of cells instead of embeddings
-    # (docs/methods.md).
+    # The threshold is that of RWML (arXiv 2602.05842), but for a distance between cells instead of
+    # embeddings (docs/methods.md).
     within: Annotated[
         float | None,
         Key(

@@ -222,7 +222,8 @@ class SFTConfig:
 class GateConfig:
     """The world-model gate: limits that the model must pass between SFT and PPO."""
 
-    # `paths`, because the gate only decides whether PPO starts and changes no result of a stage.
+    # The gate affects only `paths`, because it decides whether PPO starts but changes no result of
+    # a stage.
     enable: Annotated[
         bool, Key("start PPO only if the world model passes the gate", affects="paths")
     ] = False

@@ -90,8 +90,8 @@ that self-play reads."""
 UNRECORDED: dict[StageName, tuple[str, ...]] = {
     "selfplay": ("ctx_manager.placeholders", "ctx_manager.history")
 }
-"""Settings that older records of a stage lack. Their values are unknown, because presets differ
-from the schema's defaults, so a missing value matches every value."""
+"""Settings that older records of a stage lack. A missing value matches every value, because the
+value that was used is unknown: presets differ from the schema's defaults."""
 
 _REPLAY = "actor_rollout_ref.actor.replay"
 _REPLAYED = tuple(
@@ -204,8 +204,8 @@ def _lies_in(named: str, *folders: str) -> bool:
 
 
 def without_idle_replay(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stage's values without the settings of the gate, and without those of replay if
-    replay is off. They do not affect results, but older records contain them."""
+    """Return a stage's values without the settings of the gate, and without the settings of replay
+    if replay is off. They do not affect results, but older records contain them."""
     idle = ("gate.",) if values.get(f"{_REPLAY}.examples") else ("gate.", f"{_REPLAY}.")
     return {key: value for key, value in values.items() if not key.startswith(idle)}
 

@@ -73,8 +73,8 @@ class Replica:
     def passes(
         self, cut: Sequence[torch.Tensor], dummy: torch.Tensor, *, backward: bool
     ) -> Iterator[tuple[torch.Tensor, bool]]:
-        """Yield the rows of each forward pass, and True if they count. `cut` has the rows of this
-        rank's micro-batches.
+        """Yield the row indices of each forward pass, and whether its results count. `cut` has the
+        row indices of this rank's micro-batches.
 
         If ranks must stay in step, a rank with fewer micro-batches than others makes extra passes
         over the `dummy` rows, which do not count.

@@ -57,8 +57,8 @@ class World:
         """Apply `work` to all items, divided among the ranks. Returns one result per item, in
         order, on every rank.
 
-        Items with the same `by` go to the same rank. `pack` converts a result to JSON; `unpack` is
-        its inverse.
+        Items for which `by` returns the same key go to the same rank. `pack` converts a result to
+        JSON; `unpack` is its inverse.
         """
         if self.size == 1:
             return work(list(items))

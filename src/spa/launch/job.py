@@ -98,7 +98,7 @@ def missing_stages(cfg: Config, job: Job) -> list[StageName]:
     if job.stage != "run":
         return ["selfplay" if job.stage == "generate" else job.stage]
     if job.generate_data is False:
-        return []  # Only PPO runs. It is not listed: its checkpoint is checked later.
+        return []  # PPO runs alone. It is not listed, because its checkpoint is checked later.
     names: list[StageName] = ["selfplay", "sft", "ppo"]
     done = [result_of(folder) for folder in pipeline.stage_folders(cfg)]
     from_scratch = job.generate_data is True

@@ -13,8 +13,8 @@ from spa.types import Completion, Prompt, SamplingParams
 
 
 class BestOfNPlanner(Planner):
-    """Plays the best of `n` responses in every turn. Ties go to the response that was sampled
-    first. So if all values are equal, the policy plays as it would without planning."""
+    """Planner that plays the best of `n` responses in every turn. Ties go to the response that was
+    sampled first, so if all values are equal, the policy plays as it would without planning."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """Return, for each prompt, the best of `n` completions, or the next completion of the path

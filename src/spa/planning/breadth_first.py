@@ -27,8 +27,9 @@ _PREDICTION = "<prediction>\n"
 
 
 class BreadthFirstPlanner(Planner):
-    """Asks `engine` for the result of every action. `depth` counts actions. `n` has no effect.
-    `template` is required, because the planner writes the beginning of a response as tokens."""
+    """Planner that queries `engine` for the result of every action. `depth` counts actions. `n` has
+    no effect. `template` is required, because the planner writes the beginning of a response as
+    tokens."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
         """Return the response to each prompt. It begins with the actions of the path that the
@@ -41,8 +42,8 @@ class BreadthFirstPlanner(Planner):
         self.search(searched, replace(sampling, temperature=0.0))
         plans = [plan or _shortest_path(tree) for tree, plan in zip(trees, plans, strict=True)]
         questions = [self._question(tree, plan) for tree, plan in zip(trees, plans, strict=True)]
-        # Responses are taken from an iterator, because there may be fewer than trees: a failed game
-        # asks nothing.
+        # Responses are taken from an iterator, because there may be fewer responses than trees: a
+        # failed game has no prompt.
         responses = iter(
             self.ask([question for question in questions if question is not None], sampling)
         )

@@ -27,7 +27,7 @@ class Puzzle:
     spec: EpisodeSpec
     puzzle_hash: str
     env: TextEnv  # in the start state
-    true: Transitions  # of the game itself
+    true: Transitions  # the true transitions, taken from copies of the game
     copies: Mapping[str, TextEnv]  # state key -> a copy of the game in this nonterminal state
     text: str  # the start state as prompts show it
     turn: int  # from 1
@@ -53,8 +53,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class PredictedView:
-    """A game as prompts show it in a predicted state. All other attributes come from `env`, which
-    is in the start state of the puzzle."""
+    """A game as prompts show it in a predicted state. All attributes except the texts of the state
+    come from `env`, which is in the start state of the puzzle."""
 
     env: TextEnv
     state: str
@@ -177,8 +177,8 @@ class LearnedMoves:
         self._known: dict[tuple[int, str], Successors | None] = {}
 
     def expand(self, asked: Sequence[tuple[Puzzle, str]]) -> list[Successors | None]:
-        """Return the successors that the model predicts. The result is None for a state with an
-        answer that is not the key of a state."""
+        """Return the successors that the model predicts. The result is None for a state if one of
+        the answers is not the key of a state."""
         new = [each for each in asked if (each[0].number, each[1]) not in self._known]
         if new:
             self._ask(list({(puzzle.number, key): (puzzle, key) for puzzle, key in new}.values()))

@@ -136,7 +136,8 @@ def move_question(
     """Return the prompt that asks where `action` leads in `state`. `number` must be unique among
     the prompts of one call of the engine."""
     messages = move_messages(env, state)
-    # The response begins with the action, so that every action of a state can be asked about.
+    # The prompt includes the action as the beginning of the response, so that the model can be
+    # queried for every action.
     begun = f"{PREFILL}{action}"
     ids = _NO_IDS
     if template is not None:

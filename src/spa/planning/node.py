@@ -34,7 +34,8 @@ class Node:
     env: TextEnv | None = None
     root: int = 0  # index of this node's ancestor among the responses to the real state
     depth: int = 1  # turns from the real state to this one
-    actions_left: int | None = None  # in the episode after this response; None: no limit is known
+    # number of actions left in the episode after this response; None: no limit is known
+    actions_left: int | None = None
     # the node in whose state the response was sampled; None: the real state
     parent: "Node | None" = None
 
@@ -130,8 +131,8 @@ def path_to(node: Node) -> list[Node]:
 def simulate(
     env: TextEnv | None, actions: Sequence[str], mode: StateText, rng: np.random.Generator
 ) -> Outcome:
-    """Apply the actions in a copy with its own random stream. The outcome is unknown if the game
-    cannot be copied or no action is given."""
+    """Apply the actions in a copy of the game with its own random stream. The outcome is unknown if
+    the game cannot be copied or no action is given."""
     # The seed is sampled even without a copy, so that later samples do not depend on whether
     # there is one.
     seed = int(rng.integers(2**31))

@@ -1,16 +1,19 @@
 """Model-based planning: policies that search the states to which possible responses would lead, and
 then play one response.
 
-`dynamics` selects where these states come from. `model`: the model's own prediction in each
-response. `simulator`: a copy of the game, so nothing is predicted; with probability `noise_prob`, a
-state is replaced by the outcome of a random plan, which shows how the gain depends on prediction
-accuracy. `shuffled`: predictions are exchanged between responses, a control: its gain cannot come
-from knowledge of the game.
+`dynamics` selects the source of these states:
+
+* `model`: the model's own prediction in each response.
+* `simulator`: a copy of the game. With probability `noise_prob`, a state is replaced by the outcome
+  of a random plan. This shows how the gain depends on prediction accuracy.
+* `shuffled`: predictions exchanged between responses. The gain of this control cannot come from
+  knowledge of the game.
 
 With `depth` above 1, the search continues in every new state that does not end the game. It sends
-the same prompt with that state in it (`elsewhere`). It ends at the goal or at the episode's last
-turn. Each distinct state is expanded at most once. With `keep` the rest of a path to the goal is
-followed without another search, for as long as each state is the predicted one.
+the same prompt, but with that state instead of the real one (`elsewhere`). It ends at the goal or
+at the episode's last turn. Each distinct state is expanded at most once. With `keep`, later turns
+follow the rest of a path to the goal without another search, as long as each state is the
+predicted one.
 """
 
 from abc import ABC, abstractmethod
@@ -285,8 +288,8 @@ class Planner(ABC):
         of random actions."""
         if env is None:
             return truth
-        # The random plan and the random number are sampled whatever `noise_prob` is. So a higher
-        # value corrupts the same states as a lower one, and more.
+        # The random plan and the random number are sampled even if `noise_prob` is 0. A higher
+        # value therefore corrupts the same states as a lower one, and additional ones.
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 

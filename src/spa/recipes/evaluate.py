@@ -65,8 +65,8 @@ class Evaluation:
     identity: Fingerprint
     kept: Store
     episodes: EpisodeFile
-    imagined: Path  # records of the planner
-    responses: Path  # responses of an API
+    imagined: Path  # file of the planner's records
+    responses: Path  # file of API responses
 
 
 def evaluate_target(
@@ -166,8 +166,8 @@ def score(
     target = evaluation.target
     puzzles = evaluation.puzzles
     eval_set = evaluation.eval_set
-    # The bundled model was not pretrained on transitions of any puzzle. The list of its training
-    # puzzles is therefore complete.
+    # The bundled model was not pretrained on transitions of any puzzle, so its empty list of
+    # training puzzles is complete.
     complete = target.name == BUILTIN or (
         target.run is not None and has_all_example_files(target.run)
     )
@@ -206,7 +206,7 @@ def score(
         result["imagination"] = planning
     if target.api is not None:
         result["usage"] = usage(evaluation.responses, prices, played)
-    # An evaluation in which every episode failed leaves no result.
+    # If every episode failed, no result is written.
     if not any(metrics["episodes"] for metrics in result["tags"].values()):
         errors = next(
             (a.error for group in groups for a in group.attempts if a.error),
@@ -227,7 +227,8 @@ def play_puzzles(
     kept = evaluation.kept
     engine: Engine | None = None
     samples = cfg.es_manager.val.group_size
-    # A chunk consists of whole groups, so a finished chunk contains no unfinished group.
+    # `size` counts groups: a chunk consists of whole groups, because groups are saved and reused as
+    # a whole.
     size = max(1, side_by_side(cfg) // samples)
     groups: list[Group] = []
     started = time.monotonic()
@@ -236,8 +237,8 @@ def play_puzzles(
         for chunk in (puzzles[i : i + size] for i in range(0, len(puzzles), size)):
             finished = kept.find(chunk)
             if finished is None:
-                # The model is loaded at the first unfinished chunk, so that a repeated command
-                # loads none.
+                # The model is loaded at the first unfinished chunk, so that repeating a finished
+                # evaluation loads no model.
                 if engine is None:
                     engine, worker = open_target(
                         cfg, target, worker, responses=evaluation.responses, loaded=loaded

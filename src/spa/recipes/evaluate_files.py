@@ -84,9 +84,8 @@ class Store:
 
 
 class EpisodeFile:
-    """The episodes of an evaluation in the JSON Lines file `path`. The viewer and the report also
-    need its configuration, which is written to config.yaml in the folder above the file's
-    folder."""
+    """The episodes of an evaluation in the JSON Lines file `path`. The configuration, which the
+    viewer and the report need, is written to config.yaml in the parent of the file's folder."""
 
     def __init__(self, path: Path, config: str, *, continued: bool) -> None:
         self.path, self._config = path, config

@@ -22,7 +22,8 @@ class Puzzle:
     hash: str
     difficulty: int | None
     difficulty_unit: str
-    # Success rate of the optimal policy; None if unknown or if the tag has reference scores.
+    # Success rate of the optimal policy; None if unknown. Also None if the tag has reference
+    # scores, which are reported instead.
     best: float | None
     # Reference policy -> whether it wins, or None if it is not available. Empty if the tag has
     # reference scores.
@@ -85,7 +86,7 @@ def unseen_puzzles(
 
 def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[str]) -> None:
     """Raise DataError if puzzle `number` of an evaluation set has changed or was trained on.
-    `content` is its hash now; `known` has the hashes of all training puzzles."""
+    `content` is its current hash; `known` has the hashes of all training puzzles."""
     if content != eval_set.puzzle_hashes[number]:
         raise DataError(
             f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
@@ -124,7 +125,7 @@ def reference_wins(env: TextEnv, actions: int, seed: int) -> dict[str, bool | No
     for name in REFERENCES:
         wins[name] = None
         with suppress(EnvFault), boundary(name, MAKING_S):
-            # In games with several players these policies would move for all of them.
+            # In games with several players, these policies would choose the moves of all players.
             if env.players == 1:
                 wins[name] = reference_success(env.clone(), name, actions, seed=seed)
     return wins
@@ -140,7 +141,7 @@ def reference_scores(cfg: Config) -> dict[str, float]:
     best = list[float | None]()
     wins = list[dict[str, bool | None]]()
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-        # All members of a group share the puzzle of the first.
+        # All episodes of a group play the same puzzle.
         look = worker.peek_reset(spec) if spec.member == 0 else None
         if look is not None:
             limit = cfg.most_actions(spec.tag)

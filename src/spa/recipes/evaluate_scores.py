@@ -21,7 +21,7 @@ def settings(cfg: Config, sampling: SamplingParams, api: str | None) -> dict[str
     """Return the settings to record in the result file.
 
     `api` is the entry of `model_info` that is evaluated, if any. Its `generation_kwargs` override
-    `sampling`; null means the server's default.
+    `sampling`. A null among them means the server's default.
     """
     val = cfg.es_manager.val
     given = dict(cfg.model_info[api].generation_kwargs) if api else {}

@@ -162,8 +162,8 @@ _SHARES = ("prediction_em", "copy_exact", "obs_exact", "format_rate")
 
 
 def overfits(lines: list[Metrics]) -> bool:
-    """Return whether the validation loss has risen since its best, by more than noise, while the
-    training loss fell."""
+    """Return whether the validation loss has risen since its minimum, by more than noise (the
+    factor `RISE`), while the training loss fell."""
     if not lines or not all("val/loss" in line for line in lines):
         return False
     best = lines[_best(lines)]

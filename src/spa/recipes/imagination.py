@@ -84,8 +84,8 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raise ConfigError if a game lacks what self-play in one of these configurations needs from
-    it, for planning or for making examples."""
+    """Raise ConfigError if a game does not support self-play as configured in one of these rounds:
+    making examples, or planning."""
     for cfg in rounds:
         own = cfg.generate.imagine
         tags = cfg.es_manager.train.env_configs.tags

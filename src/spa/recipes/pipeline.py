@@ -155,8 +155,8 @@ def _announce(
 
 
 def _say_next(plan: Sequence[StagePlan], folder: Path) -> None:
-    """Log which stage begins, which follow, and the time left, estimated from the speed of the
-    stages before. Logs nothing if the run has reused all stages so far."""
+    """Log which stage begins, which follow, and the time left, estimated from the speed of earlier
+    stages. Logs nothing if the run has reused all stages so far."""
     number = [stage.folder for stage in plan].index(folder)
     if not current_world().is_main or not any(stage.action == "run" for stage in plan[:number]):
         return
@@ -240,9 +240,9 @@ def every_folder(cfg: Config) -> tuple[Path, ...]:
 def find_sft_checkpoint(cfg: Config, sft_dir: Path, ckpt: str) -> Path:
     """Find the checkpoint from which PPO starts if it runs alone.
 
-    The search begins in this run's SFT folder, followed by the checkpoint folder of the original
-    code. If neither exists and `ckpt` is `last`, the configured model is used if it is a folder.
-    Raises ModelError if nothing is found.
+    The checkpoint comes from this run's SFT folder or, if that does not exist, from the checkpoint
+    folder of the original code. If neither exists and `ckpt` is `last`, the configured model is
+    used if it is a folder. Raises ModelError if nothing is found.
     """
     result = result_of(sft_dir) if ckpt == "last" else None
     if result is not None:
@@ -274,9 +274,9 @@ def run_sft_stage(
     """Run stage 2 and the gate; return the checkpoint for PPO.
 
     Without `fingerprint` the stage runs alone, outside a run of all stages. A finished stage then
-    runs again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. With
-    `generate.rounds` above 1, it then belongs to the last round if a later round than the first
-    made the data set, and otherwise to the first round.
+    runs again if `trainer.resume_mode=disable` or `sft.trainer.resume_path` is set. If
+    `generate.rounds` is above 1, the data set then determines the round: the last round if the data
+    set was made after the first round, otherwise the first.
 
     Args:
         data: folder of the data set; None: the configured one.
@@ -328,8 +328,8 @@ def run_sft_stage(
 
 
 def _is_of_last_round(cfg: Config, data: Path) -> bool:
-    """Return whether a later round than the first made the data set: its fingerprint then has a
-    parent, the SFT stage of the round before. Otherwise log a warning."""
+    """Return whether the data set was made after the first round; if not, log a warning. The
+    fingerprint of such a data set has a parent: the SFT stage of the round before."""
 
     def goes_on() -> bool:
         made = Manifest.read(data)

@@ -91,7 +91,8 @@ def find_target(name: str) -> Target:
                 f"{folder} has neither a model (config.json) nor checkpoints "
                 f"(global_step_N). Name a folder that has one.{_nearby_checkpoints(folder)}"
             )
-        # A finished stage names its result. An unfinished one has only its newest checkpoint.
+        # The manifest of a finished stage names its result. For an unfinished stage, the newest
+        # checkpoint is used.
         checkpoint = result_of(place) or find_checkpoint(place, "last")
     run = run_of(checkpoint)
     label = slug(str(checkpoint.absolute().relative_to(run)) if run else checkpoint.name)

@@ -44,7 +44,7 @@ class Rollouts(Protocol):
         ...
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
-        """The episodes as tensors with normalized rewards; None if all of them failed."""
+        """Return the episodes as tensors with normalized rewards; None if all of them failed."""
         ...
 
     def annotate(

@@ -2,7 +2,7 @@
 and values, estimate advantages, and split the batch. Each mini-batch gives one update, and consists
 of micro-batches that fit into memory.
 
-`train_ppo` calls these functions in this order. None of them changes a model.
+`train_ppo` calls these functions in this order. None of them changes the weights of a model.
 """
 
 import logging
@@ -117,7 +117,7 @@ def score(cfg: Config, models: Models, batch: EpisodeBatch, metrics: Metrics) ->
 
 
 def last_turn_ends(batch: EpisodeBatch) -> torch.Tensor:
-    """bool [B, A]: True at the end of each row's last turn."""
+    """Return a bool tensor [B, A] that is True only at the last sampled token of each row."""
     return batch.turn_ends & (batch.turns == batch.turns.max(dim=1, keepdim=True).values)
 
 
@@ -134,8 +134,8 @@ def bootstrapped(cfg: Config, batch: EpisodeBatch, values: torch.Tensor) -> Epis
 
 
 def check_sampler(cfg: Config, kl: float, models: Models, step: int) -> None:
-    """Warn if the engine's log-probs differ from the trainer's; raise TrainingError if they differ
-    before the first update."""
+    """Warn if `kl`, the mean KL(sampler || trainer) per token, is above `trainer.kl_warn`. Raise
+    TrainingError if it is above `trainer.kl_stop` before the first update."""
     # Before the first update, a large gap means a wrong set-up, such as other weights or another
     # precision. After an update, it only causes a warning.
     if kl > cfg.trainer.kl_stop and models.actor.optimizer.steps == 0:

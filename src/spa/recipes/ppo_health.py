@@ -9,7 +9,7 @@ from spa.types import Episode, Metrics, StopReason
 
 log = logging.getLogger(__name__)
 
-MOST_EMPTY_STEPS = 3  # number of consecutive steps without a valid episode that end training
+MOST_EMPTY_STEPS = 3  # training ends after this many consecutive steps without a valid episode
 
 
 def empty_steps(episodes: list[Episode], before: int) -> int:

@@ -26,8 +26,8 @@ class ActorLoss:
     """The actor's loss: policy loss, plus world loss, replay loss and KL to the reference, minus
     the entropy bonus, each if configured.
 
-    `sampling` has the parameters of the rollouts' sampling distribution, under which log-probs are
-    computed. `replayed` tells whether the batch has replayed examples.
+    Log-probs are computed under the sampling distribution of the rollouts, `sampling`. `replayed`
+    is True if the batch contains replayed examples.
     """
 
     cfg: ActorConfig
@@ -44,8 +44,8 @@ class ActorLoss:
         """Return the scalar loss of a micro-batch, and sums over tokens from which metrics are
         computed (see `LossFn`)."""
         cfg = self.cfg
-        # One forward pass computes the log-probs of all tokens that carry a loss. The tokens of the
-        # world loss and of the replay loss were not sampled.
+        # One forward pass computes the log-probs of all tokens that carry a loss: the sampled
+        # tokens (`mask`), and the tokens of world loss and replay loss (`ce_weights` above 0).
         logprobs, entropy = token_logprobs(
             model,
             batch.input_ids,
@@ -67,8 +67,8 @@ class ActorLoss:
             "sampled": batch.mask.sum(),
             "entropy": (entropy.detach() * batch.mask).sum(),
         }
-        # [b, 1]. `ce_weights` has the weights of the world loss on played rows and of the replay
-        # loss on the others, normalized separately.
+        # `ce_weights` has world-loss weights in played rows and replay-loss weights in the other
+        # rows, normalized separately. `played` [b, 1] tells them apart.
         played = batch.played[:, None]
         if cfg.world_loss.on:
             world = world_loss(cfg.world_loss, logprobs, batch.ce_weights * played)

@@ -20,8 +20,8 @@ class Models:
     """Models of a PPO step, and their changing state.
 
     `critic` is None for estimators without values, and `ref` is None without a KL term. `sampling`
-    has the parameters of the rollouts' sampling distribution; scoring and training compute
-    log-probs under the same distribution.
+    defines the sampling distribution of the rollouts. Scoring and training compute log-probs under
+    the same distribution.
     """
 
     actor: Trainable
@@ -61,7 +61,7 @@ def keys_of(section: Any) -> set[str]:
 
 
 def named_estimator(cfg: Config) -> Estimator:
-    """The configured estimator. Raises ConfigError if it does not fit the other settings."""
+    """The configured estimator. Raises ConfigError if it is incompatible with other settings."""
     name = cfg.algorithm.adv_estimator
     estimator = estimator_named(name, keys_of(cfg.algorithm))
     if cfg.algorithm.bootstrap_truncated and not estimator.needs_values:

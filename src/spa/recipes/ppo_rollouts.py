@@ -82,7 +82,7 @@ class GameRollouts:
         return rollout_metrics(episodes, self.worker.make_env, "train")
 
     def batch(self, episodes: Sequence[Episode]) -> EpisodeBatch | None:
-        """The episodes as tensors with normalized rewards; None if all of them failed."""
+        """Return the episodes as tensors with normalized rewards; None if all of them failed."""
         return make_batch(self.cfg, episodes, self.template)
 
     def annotate(
@@ -167,8 +167,8 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
         estimator.discounts(settings) if cfg.ctx_manager.history else (1.0, 1.0)
     )
     # Normalization divides all rewards by the standard deviation. Subtracting the mean and clamping
-    # also shift the return by a constant. It is added to the last token of the last turn and, with
-    # a discount, in parts to earlier sampled tokens.
+    # also shift an episode's return by a constant. The shift is applied to the reward of the last
+    # sampled token and, with a discount, partly to those of earlier sampled tokens.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # With one reward at the end and no discount, the return from every token is the normalized

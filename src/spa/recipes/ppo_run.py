@@ -60,7 +60,7 @@ def run_ppo(
     ) as stage:
         if stage.result is not None:
             return stage.result
-        # The limit takes effect only before the first kernel runs.
+        # The limit takes effect only if it is set before the first kernel runs.
         limit_kernel_caches()
         models, template = load_models(started, stage.resume_from)
         return train_ppo(started, stage, models, make_rollouts(started, stage, models, template))
@@ -151,8 +151,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
         actor.optimizer.load_state_dict(state["actor"])
         if critic is not None:
             critic.optimizer.load_state_dict(state["critic"])
-        # An adaptive controller resumes with its saved coefficient, which is 0 if the checkpoint's
-        # run had no KL term.
+        # An adaptive controller resumes with its saved coefficient. If that is 0, because the
+        # checkpoint's run had no KL term, the controller starts from the configured one.
         if kl.target is not None:
             models.kl = replace(kl, coef=state["kl_coef"] or kl.coef)
         models.health = Health.from_state(state["health"]) if "health" in state else Health()

@@ -1,4 +1,4 @@
-"""Checks before any work: paths, model, data files, engine, environments, and prompt lengths.
+"""Checks before a run starts: paths, model, data files, engine, environments, and prompt lengths.
 
 `spa run`, the commands of its stages and `spa compare` run them first; `--dry-run` runs nothing
 else. Each check uses the code that would otherwise fail hours later.

@@ -450,8 +450,8 @@ def model_tokens(episode: Episode) -> int:
 def play_metrics(cfg: Config, episodes: list[Episode]) -> Metrics:
     """Compute the rollout metrics of self-play.
 
-    World-model metrics cover only the episodes that the model played. They are left out if there
-    are none, or if episodes contain random turns.
+    World-model metrics cover only the episodes that the model played. They are left out if it
+    played none, or if episodes contain random turns.
     """
     metrics = pooled_metrics(episodes, "selfplay")
     # With epsilon, every episode mixes random turns with the model's own.

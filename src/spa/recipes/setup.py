@@ -81,10 +81,10 @@ def make_worker(
 ) -> RolloutWorker:
     """Build the worker that plays all tags of training and validation.
 
-    The file `lost` lists failed episodes to skip. With `own_rewards`, episodes get the rewards of
-    `custom_envs.TAG.reward`, as in PPO and evaluation.
+    The file `lost` records failed episodes, which are not played again. With `own_rewards`,
+    episodes get the rewards of `custom_envs.TAG.reward`, as in PPO and evaluation.
     """
-    # A dictionary instead of a set, whose order differs between processes.
+    # A dictionary keeps the order of the tags. The order of a set would differ between processes.
     tags = dict.fromkeys(
         (*cfg.es_manager.train.env_configs.tags, *cfg.es_manager.val.env_configs.tags)
     )
@@ -150,8 +150,8 @@ def training_specs(
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
     specs = episode_specs(groups, purpose, base_seed=cfg.seed.train, step=step, self_play=both)
-    # A group shares its puzzle, and so do the players of one game, so one puzzle is checked for all
-    # of them.
+    # All episodes of a group and all players of one game have the same puzzle, so it is checked
+    # only once.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
     # Making a puzzle is the slow part in some games, so the ranks share the work.
     allowed = worker.world.parallel_map(
@@ -239,14 +239,14 @@ def validation_hashes(cfg: Config, worker: RolloutWorker) -> frozenset[str]:
     """Return the content hashes of all puzzles that training must not use, which are the validation
     puzzles and all evaluation sets.
 
-    Validation puzzles of environments with a small finite set of puzzles are left out, since
-    training and validation share them. The same applies, with a warning, if sampling shows that a
-    game has too few puzzles.
+    The result does not include the validation puzzles of environments with a small finite set of
+    puzzles, since training and validation share them. The same applies, with a warning, if sampling
+    shows that a game has too few puzzles.
     """
     hashes: dict[str, set[str]] = {}
     for part in range(cfg.trainer.validation_steps):
         for spec in episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=part):
-            # All members of a group share the puzzle of the first.
+            # All episodes of a group play the same puzzle.
             look = worker.peek_reset(spec) if spec.member == 0 else None
             if look is not None and not look.finite:
                 hashes.setdefault(spec.tag, set()).add(look.hash)

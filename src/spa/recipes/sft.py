@@ -33,7 +33,7 @@ RELEASE_EVERY = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
     """The policy that SFT trains, with its optimizer. Checkpoints include `template`, its chat
-    template. `micro` is the split of batches into micro-batches."""
+    template. `micro` sets the size of micro-batches."""
 
     policy: Trainable
     template: ChatTemplate
@@ -64,7 +64,8 @@ def train_sft(
     trainer = cfg.sft.trainer
     policy = learner.policy
     images = learner.template.images
-    # The order follows from the seed, so a resumed stage skips the batches it was trained on.
+    # The order depends only on the seed, so a resumed stage can skip the batches that it was
+    # trained on.
     batches = data.batches(seed=trainer.seed, skip=stage.step)
     for step in stage.steps(data.steps, save_every=trainer.save_freq or data.steps_per_epoch):
         batch = next(batches)

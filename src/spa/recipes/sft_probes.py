@@ -30,8 +30,8 @@ class Probes:
     """Puzzles for measuring the model during SFT, and the worker that plays them.
 
     The puzzles are neither in the examples nor in validation, so decisions based on them do not
-    bias the final comparison. If the game has too few puzzles, `seen` of them are in the examples
-    after all. `seen` is None if the examples do not name their puzzles.
+    bias the final comparison. If the game has too few puzzles, `seen` of them also occur in the
+    examples. `seen` is None if the examples do not name their puzzles.
     """
 
     worker: setup.RolloutWorker
@@ -94,7 +94,8 @@ def world_model_check(
         error = next((episode.error for episode in episodes if episode.error), "unknown error")
         log.warning("sft step %d: none of the held-out puzzles could be played: %s", step, error)
         return metrics
-    # A Monte Carlo estimate: the mean negative log-likelihood of the sampled tokens.
+    # The mean negative log-likelihood of the sampled tokens is a Monte Carlo estimate of the
+    # entropy.
     entropy = -float(np.mean(logprobs))
     metrics["val/sampled_nll"] = entropy
     metrics["val/puzzles"] = float(len(probes.specs))

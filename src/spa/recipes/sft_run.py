@@ -26,15 +26,14 @@ from spa.types import Metrics
 from spa.worldmodel.sft_data import find_data, make_data
 
 MakeProbe = Callable[[Learner, Recorder], Callable[[int], Metrics]]
-"""Function that builds the probe of SFT: the result takes a step and returns world-model
-metrics."""
+"""Function that builds the probe of SFT, itself a function from a step to world-model metrics."""
 
 
 def open_stage(
     cfg: Config, folder: Path, fingerprint: Fingerprint, *, again: bool = False
 ) -> Stage:
-    """Create the `Stage` of SFT in a folder, to be entered with `with`. `again` runs it even if it
-    is finished."""
+    """Create the `Stage` of SFT in `folder`, for use in a `with` statement. With `again`, the stage
+    runs even if it is finished."""
     trainer = cfg.sft.trainer
     return Stage(
         cfg,
@@ -52,8 +51,9 @@ def fine_tune(
 ) -> None:
     """Load the model `sft.model.partial_pretrain` and the data set, and train until the last step.
 
-    `data` is the folder of the self-play data. `make_probe` builds the measurement at validation;
-    without it, the model is measured only on validation examples.
+    `data` is the folder of the self-play data. `make_probe` builds the function that measures the
+    model on held-out puzzles at each validation. Without it, validation uses only the validation
+    examples.
     """
     limit_kernel_caches()
     device = pick_device(cfg)
@@ -110,8 +110,8 @@ def sft_fingerprint(cfg: Config, data: Path | None) -> Fingerprint:
     in `data`.
 
     It includes the fingerprint of the self-play stage that made the data, or the content of the
-    data if spa did not make it. Data of a later self-play round also count by content: their
-    fingerprint includes earlier rounds, whose model this stage does not start from.
+    data if spa did not make it. Data of a later self-play round are also included by content. Their
+    fingerprint covers the model of the round before, but this stage does not start from that model.
     """
     folder = find_data(cfg, data)
     named = cfg.sft.data.train_files or cfg.data.train_files

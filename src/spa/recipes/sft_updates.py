@@ -102,7 +102,7 @@ def response_loss(model: Any, batch: TokenBatch, *, targets: int) -> tuple[torch
 
 
 def lengths_of(sequences: Sequence[TrainingSequence]) -> torch.Tensor:
-    """int64 [B]: tokens per sequence."""
+    """Return the number of tokens of each sequence, int64 [B]."""
     return torch.tensor([len(sequence.token_ids) for sequence in sequences])
 
 
@@ -134,8 +134,8 @@ def validation_loss(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> float:
-    """Mean negative log-likelihood over all response tokens of the validation examples; at least
-    one is required."""
+    """Return the mean negative log-likelihood, in nats, over all response tokens of the validation
+    examples `batch`, which must not be empty."""
     tokens = token_batch(batch, reader)
     losses = forward_passes(part, tokens, micro, device, _summed_nll)
     # Each rank has computed the loss of its own examples, so the sums of all ranks are added first.

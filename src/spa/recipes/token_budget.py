@@ -122,8 +122,8 @@ def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, 
     rollout = cfg.actor_rollout_ref.rollout
     train = cfg.es_manager.train
     # Every rank plays its own groups. All episodes of a step are played in parallel, each with a KV
-    # cache for the full context, and validation plays no more in parallel. vLLM has caches for
-    # `max_num_seqs` episodes, and queues the others. The local engine keeps every cache.
+    # cache for the full context. Validation plays at most as many episodes at a time. vLLM has
+    # caches for `max_num_seqs` episodes, and queues the others. The local engine keeps every cache.
     episodes = -(-train.env_groups // ranks) * train.group_size
     if rollout.name == "vllm":
         width = FULL if rollout.dtype == "float32" else HALF

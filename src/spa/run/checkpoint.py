@@ -1,4 +1,4 @@
-"""Checkpoints: Hugging Face folders plus one state folder, each complete or absent.
+"""Checkpoints: Hugging Face folders with an additional state folder, written atomically.
 
     global_step_30/
         config.json, model.safetensors, tokenizer.json …   the policy, loadable by transformers and vLLM
@@ -212,8 +212,9 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def load_note(folder: Path, name: str) -> Any:
-    """Load the entry `name` of the `state`, which must contain no tensors; None if it is missing.
-    Reads no tensor file. Raises OSError or ValueError if the checkpoint has no readable state."""
+    """Load the entry `name` of the `state`; None if it is missing. The entry must contain no
+    tensors, and no tensor file is read. Raises OSError or ValueError if the checkpoint has no
+    readable state."""
     tree = json.loads((folder / "state" / "state.json").read_text(encoding="utf-8"))
     try:
         return next((_join(part, {}) for key, part in tree["map"] if key == name), None)

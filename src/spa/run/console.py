@@ -238,7 +238,7 @@ def _ending(error: BaseException) -> logging.LogRecord:
 
 
 class _PlainFormatter(logging.Formatter):
-    """Formats log lines that are safe to show with `cat`."""
+    """Formatter that escapes log lines, so that they are safe to show with `cat`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -1,5 +1,5 @@
-"""Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which
-another machine resumes.
+"""Copies of checkpoints and data at an fsspec URL (`s3://…`, `gs://…`, `file://…`), from which a
+run can resume on another machine.
 
 A run works in a local folder, because it relies on renames and locks, and then copies every
 complete checkpoint. The stage's settings and metrics are copied first, and the marker of the
@@ -248,8 +248,8 @@ class Mirror:
                 path.replace(place)
             shutil.rmtree(temporary)
             return
-        # If there is a local checkpoint of this name, it is damaged: an intact one would have been used instead of
-        # the copy.
+        # A local checkpoint of this name is damaged, because an intact one would have been used
+        # instead of the copy.
         if final.exists():
             archive_files(directory, [final])
         temporary.rename(final)

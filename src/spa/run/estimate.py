@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """A range for the remaining time, from `low` to `high` seconds. It leaves out the stages
+    """A range for the remaining time, from `low` to `high` seconds. It does not include the stages
     `without`, whose time is unknown."""
 
     low: float
@@ -107,8 +107,8 @@ def time_range(low: float, high: float) -> str:
 
 
 def write_failures(root: Path, failed: Sequence[str]) -> None:
-    """Add `failed`, one text per failed stage, to the plan that `write_plan` wrote. The plan of the
-    next command replaces them."""
+    """Add `failed`, one text per failed stage, to the plan that `write_plan` wrote. The next
+    command writes a plan without these texts."""
     write_plan(root, {**read_object(root / PLAN), "failed": list(failed)})
 
 

@@ -101,7 +101,8 @@ def files_below(folder: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        # Folders come before links, so that of a folder and a link to it, the folder is read.
+        # Folders come before links, so that a folder is listed under its own path and not under
+        # that of a link to it.
         folders.sort(key=lambda name: (os.path.islink(f"{parent}/{name}"), name))
         found += (path for name in names if (path := Path(parent, name)).is_file())
     return sorted(found)
@@ -142,7 +143,7 @@ def write_atomic(path: Path, lines: Iterable[str]) -> None:
 @contextmanager
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a file that atomically replaces `path` at the end of the block."""
-    # The pid keeps two processes apart; `remove_leftovers` knows this pattern.
+    # The pid gives every process its own temporary file. `remove_leftovers` matches this pattern.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -195,6 +196,6 @@ def flush_directory(folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

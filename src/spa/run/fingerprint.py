@@ -22,8 +22,8 @@ class Fingerprint:
     Attributes:
         settings: dotted key -> plain value, for the keys that the schema marks `semantics`.
         content: name of an input -> SHA-256.
-        parent: the whole fingerprint of the stage before. Changes there can then be named even if
-            its folder is missing.
+        parent: the complete fingerprint of the previous stage, so that changes of that stage can be
+            reported even if its folder is missing.
         numerics: dotted key -> plain value, for keys that change at most the last digits of
             results. Recorded, but not part of `digest`.
         environment: package versions, CPU or GPU, and threads. Recorded, but not part of `digest`.

@@ -100,8 +100,8 @@ def fetch_content(cfg: Config, stage: StageName) -> None:
     """Download the models and data sets that a stage reads from the Hub, so that their content can
     be hashed.
 
-    Download errors are ignored. They are raised later if the stage loads the content; some policies
-    of self-play need no model.
+    Download errors are ignored here, because some policies of self-play need no model. If the stage
+    does load the content, the error is raised then.
     """
     for key, value in values_of(cfg, stage).items():
         content = key_of(key).content
@@ -154,8 +154,8 @@ def fingerprint_of(
             hashes[name] = checkpoint_content(value)
         elif key.content != "value":
             hashes |= {name: file_content(value)} if value is not None else {}
-        # An option of an environment may name a file, such as levels or a word list, whose content
-        # counts.
+        # An option of an environment may name a file, such as levels or a word list. Its content is
+        # hashed instead of its path.
         elif ".env_config." in name and isinstance(value, str) and Path(value).is_file():
             hashes[name] = file_content(value)
         else:
@@ -249,8 +249,8 @@ def _model_folder(name: str) -> Path | None:
 
 
 def _cached(name: str, kind: str) -> Path | None:
-    """The snapshot of a Hub name in the local cache, without using the network; None if it is not
-    there."""
+    """Return the folder of a Hub name's snapshot in the local cache; None if there is none. Does
+    not use the network."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

@@ -22,8 +22,8 @@ def run_lock(directory: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Non
     """Lock `directory` (created if missing) for this process.
 
     The kernel releases the lock when the process ends, however it ends, so there are no stale
-    locks. Raises TrainingError if another process has the lock, which the message names, or if the
-    directory is not writable.
+    locks. Raises TrainingError if the directory is not writable, or if another process has the
+    lock; the message names that process.
     """
     file = _open(directory)
     # Closing the file releases the lock. The file itself stays: if it were removed, two processes

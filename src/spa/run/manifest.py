@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 DATA_FILES = "*.parquet"
 SUMMARY = "summary.json"
 VALIDATIONS = "trajectories/val-*.jsonl"
-# `log.txt` is not among them, because every start appends to it.
+# `log.txt` is not listed, because every start appends to it, so it is never archived.
 _WORK = (
     "global_step_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
@@ -111,9 +111,9 @@ def batch_file(step: int) -> str:
 
 
 def whole_batches(folder: Path, first: int = 0) -> int:
-    """Return the number of the last self-play batch such that it and all batches since `first` + 1
-    are recorded and undamaged. Return `first` if there is none. Logs a warning for a damaged
-    batch."""
+    """Return the number of the last self-play batch in the unbroken sequence of recorded, undamaged
+    batches that begins at `first` + 1. Return `first` if there is none. Logs a warning for a
+    damaged batch."""
     known = Manifest.read(folder)
     step = first
     # The manifest names a batch only after its episodes are on disk, see `Stage.commit`.

@@ -253,7 +253,7 @@ def resources() -> dict[str, float]:
 
 
 def _sync(file: IO[str]) -> None:
-    """Flush a file to disk, so that no checkpoint can be on disk without the lines before it."""
+    """Flush a file to disk, so that no checkpoint is on disk without the records of its steps."""
     file.flush()
     os.fsync(file.fileno())
 

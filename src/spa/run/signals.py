@@ -142,8 +142,8 @@ def stopping_children() -> Iterator[None]:
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
     """Block SIGINT in this thread until the end of the block. Child processes that start within the
-    block inherit this until they call `ignore_interrupts`. Other threads of this process may still
-    receive the signal."""
+    block also block SIGINT, until they call `ignore_interrupts`. Other threads of this process may
+    still receive the signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

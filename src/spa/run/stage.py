@@ -95,8 +95,8 @@ class Trained(Protocol):
 def locked(directory: Path) -> Iterator[None]:
     """Lock the directory for this run, and stop on SIGTERM and Ctrl-C without losing work.
 
-    With several ranks, rank 0 takes the lock. No rank stops alone: they agree on it between two
-    steps.
+    With several ranks, rank 0 takes the lock. No rank stops alone: all ranks stop together, between
+    two steps.
     """
     world = current_world()
     with (
@@ -177,7 +177,8 @@ class Stage:
             return self
         scratch = self.cfg.trainer.resume_mode == "disable"
         if scratch and self._world.is_main and self.folder.is_symlink():
-            # The link is removed before locking, because the lock would be that of the other run.
+            # The link is removed before locking, because the lock file would be created in the
+            # folder of the other run.
             archive_work(self.folder)
         with ExitStack() as opening:
             opening.enter_context(locked(self.folder))
@@ -383,7 +384,7 @@ class Stage:
         return Path(path) if path else None
 
     def _find_result(self) -> Path | None:
-        """The result of the stage if nothing is left to do, otherwise None."""
+        """Return the path of the stage's result if nothing is left to do, otherwise None."""
         if self.again:
             return None
         refuse_other_work([(self.folder, self.fingerprint)])
@@ -437,7 +438,7 @@ class Stage:
         if checkpoint and checkpoint.parent == self.folder:
             _warn_of_lost_lines(checkpoint)
         # The sizes of an earlier manifest are kept only if it has the same fingerprint. A failed
-        # start may have left one of other settings, which describes files of other work.
+        # start may have left a manifest for other settings, which describes other files.
         if known is not None and not differences(known.fingerprint, self.fingerprint):
             # The size of metrics.jsonl is dropped, because the file grows again.
             sizes = {name: size for name, size in known.sizes.items() if name != METRICS}
@@ -450,8 +451,8 @@ class Stage:
         return checkpoint.resolve().parent == self.folder.resolve()
 
     def _usable(self, named: Path) -> Path:
-        """The checkpoint that `resume_path` names. Raises ModelError or ConfigError if this stage
-        cannot resume from it."""
+        """Return `named`, the checkpoint of `resume_path`. Raises ModelError or ConfigError if this
+        stage cannot resume from it."""
         problem = damage(named) or (
             "" if (named / "state").is_dir() else "the folder state/ is missing"
         )

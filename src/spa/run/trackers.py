@@ -81,8 +81,8 @@ def trackers_named(
 
 
 class Sinks:
-    """Passes metrics and episodes to all chosen destinations. A destination that fails is
-    dropped."""
+    """All chosen destinations, each of which receives the metrics and episodes. A destination that
+    fails is dropped."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Sinks:
 def headline(metrics: dict[str, Any]) -> dict[str, str]:
     """Return the metrics for the progress line as label -> formatted value.
 
-    If both validation and training have a metric of the same name, the one of validation is shown.
+    If validation and training both have a metric of the same name, the validation metric is shown.
     """
     shown: dict[str, str] = {}
     for ending, label, form in SHOWN:

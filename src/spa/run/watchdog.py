@@ -73,8 +73,8 @@ class Watchdog:
             ).start()
 
     def beat(self, what: str, *, step: bool = False) -> None:
-        """Record progress. `what` describes the work that begins. `step` tells whether a step was
-        just finished, which restarts the time of the step."""
+        """Record progress. `what` describes the work that begins. Set `step` if a step was just
+        finished; the time of the next step then starts."""
         self._what = what
         self._moved = True
         if step:

@@ -37,7 +37,7 @@ def batch_episodes(
     `turn_scores`, each turn's score is on the last sampled token of the turn; otherwise their sum
     is on the last sampled token of the episode. `mask_of` has a mask, bool [T], per episode, which
     replaces the mask of sampled tokens. `reader` encodes the episodes' images for a vision model.
-    `rl_weights` is 1 on every masked token.
+    `rl_weights` is 1 on every token in the mask.
     """
     width = max(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
     shape = (len(episodes), width)
@@ -237,9 +237,9 @@ Scores = dict[str, dict[str, list[float]]]
 def token_scores(batch: PPOBatch, episodes: Sequence[Episode]) -> Scores:
     """Return the advantages, returns and values of `episodes` per token, for inspection.
 
-    `episodes` are the episodes that `batch.episodes` indexes, or only the first of them. The values
-    of token t are entry t - 1 of the batch. The first token of a row, which is not predicted, gets
-    0. Episodes that were filtered out, and so have no row in `batch`, are omitted.
+    `episodes` are the episodes that `batch.episodes` indexes, or only the first few of them. The
+    values of token t are entry t - 1 of the batch. The first token of a row, which is not
+    predicted, gets 0. Episodes that were filtered out, and so have no row in `batch`, are omitted.
     """
     columns = {"advantages": batch.advantages, "returns": batch.returns, "values": batch.values}
     scores: Scores = {}

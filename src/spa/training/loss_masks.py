@@ -1,5 +1,5 @@
-"""Masks of the tokens that contribute to the policy loss, if these are not all sampled tokens, and
-masks of the tokens in states."""
+"""Masks of the tokens in states, and masks of the tokens in the policy loss for settings other than
+`sampled`."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def loss_masks(
 
     For `answer_only`, see `answer_mask`; for `no_states`, the function `no_states`.
     `all_after_system` selects every token after the system message, including environment text, as
-    in the original.
+    in the original code.
 
     Raises ValueError if an episode has no tokens, or if the mask needs a template and `template` is
     None.
@@ -102,8 +102,8 @@ def model_state_mask(
     """Return the mask of the states that the model wrote, bool [T].
 
     It selects the sampled tokens inside observation and prediction blocks. With `right`, it selects
-    only correct blocks, except predictions of turns without an executed action: a copy of the state
-    would be correct there.
+    only correct blocks. Predictions of turns without an executed action are then left out, because
+    a copy of the state would be correct there.
     """
     ids, sampled, turn_index = _tokens(episode)
     mask = np.zeros(len(ids), dtype=bool)

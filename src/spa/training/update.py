@@ -183,8 +183,8 @@ class Scorer:
 @dataclass(slots=True, kw_only=True)
 class Trainable:
     """A model with its optimizer. Steps with a non-finite loss or gradient are skipped, and
-    `bad_steps` counts consecutive ones.
-    `parallel` is the model's replica on this rank; by default, only this process has the model."""
+    `bad_steps` counts consecutive skipped steps. `parallel` is the model's replica on this rank; by
+    default, only this process has the model."""
 
     model: Any
     optimizer: Optimizer
@@ -352,7 +352,7 @@ def forward_passes(
     compute: Callable[[Any, Batch], Result],
 ) -> list[tuple[torch.Tensor, Result]]:
     """Run `compute(model, micro_batch)` without gradients and without dropout on this rank's share
-    of the batch. Returns the rows of each pass with its result."""
+    of the batch. Returns the row indices and the result of each pass."""
     replica = part.replica
     off = isinstance(part, Scorer) and part.without_adapters
     mine = replica.world.deal(batch.lengths)
