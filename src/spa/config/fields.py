@@ -134,7 +134,8 @@ class Key:
     gt: float | None = None
     le: float | None = None
 
-    # With this attribute, pydantic replaces the annotation by those that `__iter__` yields.
+    # With this attribute, pydantic replaces this annotation by the annotations that `__iter__`
+    # yields.
     __is_annotated_types_grouped_metadata__ = True
 
     def __iter__(self) -> Iterator[Any]:

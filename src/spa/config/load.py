@@ -39,8 +39,8 @@ log = logging.getLogger("spa.config")
 PARTS = ("ppo_trainer", "sft_trainer", "envs")
 """Shipped files that are parts of `base` and not configurations on their own."""
 
-# Exceptions that Hydra raises for impossible values of its own keys (`defaults: null`) and for
-# files that include each other.
+# Exceptions that Hydra raises for invalid values of its own keys (`defaults: null`) and for files
+# that include each other.
 HYDRA_TRIPS = (
     AttributeError,
     AssertionError,
@@ -80,7 +80,7 @@ def load_config(
     """Load a configuration, apply `overrides` and validate the result. `name_or_path` is a shipped
     name, a YAML file, or a folder with one.
 
-    A user's file may name shipped ones in its `defaults` list; whatever it does not set is taken
+    A user's file may name shipped files in its `defaults` list. Keys that it does not set are taken
     from `base`. Overrides are `key=value`, `+key=value` with the same meaning, and `~key`, which
     restores the value of `base` or removes an environment tag. Combinations of values are checked
     only for `stages`, the stages to run: self-play, for example, ignores the mini-batch settings.

@@ -174,9 +174,9 @@ class SearchExamplesConfig:
     thoughts: Annotated[
         Literal["search", "path", "none", "dealt", "other_puzzle"],
         Key(
-            "content of the think block: `search` is a search, `path` its path alone, and `none` is no think block "
-            "(needs `agent_proxy.enable_think=false`). Controls: `dealt` permutes the outcomes among a state's "
-            "actions, and `other_puzzle` is the search of another puzzle",
+            "content of the think block: the whole search (`search`), only the path that it finds (`path`), or no "
+            "think block (`none`, needs `agent_proxy.enable_think=false`). Controls: `dealt` permutes the outcomes "
+            "among a state's actions, and `other_puzzle` is the search of another puzzle",
             affects="semantics",
         ),
     ] = "search"
@@ -288,8 +288,8 @@ class GenerateConfig:
     coverage: Annotated[
         bool,
         Key(
-            "resample training examples by the inverse frequency of their actions together with whether "
-            "the state changed",
+            "resample training examples by the inverse frequency of their outcome, that is, of the action "
+            "and whether the state changed",
             affects="semantics",
         ),
     ] = False

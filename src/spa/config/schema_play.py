@@ -237,8 +237,8 @@ class WorldModelRewardConfig:
             ge=0,
         ),
     ] = 0.0
-    # The threshold is that of RWML (arXiv 2602.05842), but for a distance between cells instead of
-    # embeddings (docs/methods.md).
+    # The threshold comes from RWML (arXiv 2602.05842), but applies to a distance between cells
+    # instead of embeddings (docs/methods.md).
     within: Annotated[
         float | None,
         Key(

@@ -74,8 +74,8 @@ class BestOfNPlanner(Planner):
         if tree.fault:
             return tree.failed()
         values = [node.value for node in tree.nodes[: self.n]]
-        # The value of a response is that of its predicted state, or that of the goal if the search
-        # below this state found the goal.
+        # The value of a response is the value of its predicted state, or `GOAL` if the search below
+        # this state found the goal.
         for node in tree.nodes:
             values[node.root] = max(
                 values[node.root], node.value if node.value >= GOAL else NO_STATE

@@ -4,10 +4,10 @@ Best of n scores the responses that the model happens to sample. This planner tr
 the game once, in the real state and in up to `width` new predicted states of each depth. It writes
 the beginning of the response, up to the prediction (the state as observation, then `I do Down.
 <prediction>`), and the model completes it. The search ends at a predicted state that shows the
-goal. The response begins with as many actions of the path to it as one turn allows. With `keep`,
-later turns follow the rest of the path while its predictions are right; otherwise each turn
-searches again. If no path is found, or if the planner's beginning leaves too little room for the
-rest of the response, the model responds without a plan.
+goal. The played response begins with the first actions of the path to this state, as many as one
+turn allows. With `keep`, later turns follow the rest of the path while its predictions are right;
+otherwise each turn searches again. If no path is found, or if the planner's beginning leaves too
+little room for the rest of the response, the model responds without a plan.
 
 The planner's part of a response is not sampled and has log-prob 0. The search decodes predictions
 greedily.

@@ -164,7 +164,7 @@ class LearnedMoves:
 
     A query shows a state and an action; the model answers with the key of the next state.
     `TextEnv.text_of_key` renders the text of that state, and the outcome (goal, hole) is read from
-    the text. No copy of the game is used for a prediction. Copies only serve to measure the
+    the text. No copy of the game is used for a prediction. Copies are used only to measure the
     accuracy in `counts`.
     """
 

@@ -42,8 +42,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """A state in which responses are sampled: the real state, or that of the node `parent`. `env`
-    is a copy of the game in this state; None if there is none."""
+    """A state in which responses are sampled: the real state, or the state of the node `parent`.
+    `env` is a copy of the game in this state; None if there is none."""
 
     prompt: Prompt
     env: TextEnv | None

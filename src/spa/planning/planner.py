@@ -187,7 +187,7 @@ class Planner(ABC):
         if tree.fault:
             return []
         expansions = list[Expansion]()
-        # The real state counts as entered, so that no path leads back to it.
+        # The real state counts as expanded, so that no path leads back to it.
         tree.entered.add(shown.strip())
         for node in tree.nodes:
             # Nodes are expanded in the order in which they were found, at most `width` of them.
@@ -230,8 +230,8 @@ class Planner(ABC):
         env = expansion.env
         parsed = [self._parse(prompt, response) for response in responses]
         rng = stream(prompt.seed, "imagine")
-        # The true outcome is simulated whatever `dynamics` is, because metrics count correct
-        # predictions.
+        # The true outcome is simulated with any `dynamics`, because the records include whether
+        # predictions are correct.
         truths = [simulate(env, each.actions, self.state_text, rng) for each in parsed]
         outcomes = truths
         states = [each.prediction for each in parsed]

@@ -15,7 +15,7 @@ from spa.recipes.prompters import make_prompter
 
 log = logging.getLogger(__name__)
 
-# Number of puzzles whose first states give a game's vocabulary.
+# Number of puzzles from whose initial states a game's vocabulary is collected.
 PUZZLES = 20
 # Words and single symbols. Numbers are left out, so that the vocabulary does not depend on the
 # board's size: "P at (0,2)" gives P, at, the comma and both parentheses.

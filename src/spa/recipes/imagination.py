@@ -41,8 +41,8 @@ def require_dynamics(
             "1, as in the preset tiny"
         ),
     )
-    # Predictions have the format of `world_state_text` and prompts that of `state_text`. If they
-    # differ, a prompt cannot show a predicted state.
+    # Predictions have the format of `world_state_text`, but prompts show states in the format of
+    # `state_text`. If the formats differ, a prompt cannot show a predicted state.
     hidden = env.state_text("grid_and_coords") != env.world_state_text("grid_and_coords")
     if (depth > 1 or proposals == "exhaustive") and (
         hidden or env.image() is not None or env.players > 1

@@ -56,7 +56,7 @@ class Target:
     label: str
     model: str | None
     run: Path | None = None
-    config: Path | None = None  # of the stage that wrote the checkpoint
+    config: Path | None = None  # config.yaml of the stage that wrote the checkpoint
     api: str | None = None  # entry of `model_info`
 
 

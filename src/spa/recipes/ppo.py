@@ -87,7 +87,7 @@ def train_ppo(cfg: Config, stage: Stage, models: Models, rollouts: Rollouts) -> 
         if batch is not None:  # None if no group has reward variance or every episode failed
             with stage.timer("score"):
                 # Old log-probs come from the trainer, not the engine, so that the first ratio is 1
-                # whatever the engine's numerics.
+                # even if the engine's numerics differ.
                 batch = score(cfg, models, batch, metrics)
                 check_sampler(cfg, metrics["rollout/mismatch_kl"], models, step)
                 batch = add_advantages(cfg, models, batch, metrics)

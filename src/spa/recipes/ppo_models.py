@@ -41,7 +41,7 @@ class Models:
                 part.optimizer.at(step - 1)
 
     def snapshot(self) -> Snapshot:
-        """Everything that PPO needs to resume."""
+        """Return everything that PPO needs to resume. Collective: every rank must call it."""
         state = {
             "actor": self.actor.state(),
             "kl_coef": self.kl.coef,

@@ -168,7 +168,7 @@ def normalized(cfg: Config, batch: EpisodeBatch) -> EpisodeBatch:
     )
     # Normalization divides all rewards by the standard deviation. Subtracting the mean and clamping
     # also shift an episode's return by a constant. The shift is applied to the reward of the last
-    # sampled token and, with a discount, partly to those of earlier sampled tokens.
+    # sampled token and, with a discount, partly to the rewards of earlier sampled tokens.
     last = last_turn_ends(batch)
     given = (batch.scores, batch.group_ids, batch.tag_ids)
     # With one reward at the end and no discount, the return from every token is the normalized

@@ -34,7 +34,7 @@ def make_prompter(
         "max_turn": max_turn,
         # No prompt allows more actions in a turn than in the whole episode.
         "max_actions_per_turn": min(proxy.max_actions_per_turn, spec.max_actions_per_traj),
-        # No prompt allows more actions in an episode than its turns can hold.
+        # No prompt allows more actions in an episode than its turns allow together.
         "max_actions_per_traj": min(
             spec.max_actions_per_traj, max_turn * proxy.max_actions_per_turn
         ),

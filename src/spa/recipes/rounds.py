@@ -70,7 +70,7 @@ class Round:
 
 
 def first_round(cfg: Config) -> Config:
-    """The configuration of the first round alone."""
+    """Return the configuration for running only the first round."""
     return source_of(cfg).first_round(cfg)
 
 
@@ -83,8 +83,8 @@ def lost_checkpoint(folder: Path) -> str:
 
 
 def rounds_of(cfg: Config, data: Path, sft: Path) -> list[Round]:
-    """Return all rounds of a run. `data` and `sft` are the folders of the last round. Every
-    configuration still names the model from which the run starts, see `Round.ready`."""
+    """Return all rounds of a run. `data` and `sft` are the folders of the last round. In every
+    configuration, `model_path` is still the model from which the run starts (see `Round.ready`)."""
     rounds: list[Round] = []
     configs = source_of(cfg).rounds(cfg)
     for number, own in enumerate(configs, start=1):

@@ -227,7 +227,8 @@ def recorded_episodes(folder: Path, batches: Iterable[int]) -> list[Episode]:
 
 
 def write_imagined(out: Path, batch: int, lines: list[dict[str, Any]]) -> None:
-    """Write the planner's records of a batch."""
+    """Write the planner's records of a batch to `imagined/<batch>.jsonl` in the stage's folder
+    `out`."""
     (out / IMAGINED).mkdir(exist_ok=True)
     write_atomic(out / IMAGINED / f"{batch:06d}.jsonl", [dump_line(line) for line in lines])
 
@@ -425,8 +426,7 @@ def write_dataset(
 def actions_elsewhere(cfg: Config, examples: list[SFTExample], episodes: list[Episode]) -> int:
     """Number of actions taken outside the recorded episodes: to make examples (in copies of the
     game), and by policies that try each puzzle before playing it."""
-    # A policy that tries actions before playing does so once per puzzle, however many episodes play
-    # the puzzle.
+    # A policy that tries actions before playing does so once per puzzle, not once per episode.
     puzzles = {(policy_of(cfg, e.episode_id), e.tag, e.puzzle_hash) for e in episodes}
     tried = sum(policy_named(name).tried for name, *_ in puzzles if name in policy_names())
     played = {episode.episode_id for episode in episodes}

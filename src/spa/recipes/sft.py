@@ -41,7 +41,7 @@ class Learner:
     device: torch.device
 
     def snapshot(self) -> Snapshot:
-        """Everything that SFT needs to resume."""
+        """Return everything that SFT needs to resume. Collective: every rank must call it."""
         model = self.policy.full_model()
         state = self.policy.state()
         return Snapshot(model=model, tokenizer=self.template, state={"optimizer": state})

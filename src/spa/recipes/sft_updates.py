@@ -74,8 +74,8 @@ def update(
     device: torch.device,
     reader: ImageReader | None = None,
 ) -> Metrics:
-    """Make one optimizer step. The gradient depends neither on the split into micro-batches nor on
-    the number of ranks."""
+    """Take one optimizer step on `batch` and return its metrics (`train/<name>`). The gradient
+    depends neither on the split into micro-batches nor on the number of ranks."""
     tokens = token_batch(batch, reader)
     # Tokens are counted over all ranks before the batch is split: in a mean of micro-batch means,
     # the tokens of short responses would have a larger weight.
@@ -138,7 +138,7 @@ def validation_loss(
     examples `batch`, which must not be empty."""
     tokens = token_batch(batch, reader)
     losses = forward_passes(part, tokens, micro, device, _summed_nll)
-    # Each rank has computed the loss of its own examples, so the sums of all ranks are added first.
+    # Each rank has computed the loss of its own examples, so the sums are added over all ranks.
     sums = part.replica.world.all_reduce_sums({"nll": sum((value for _, value in losses), 0.0)})
     return sums["nll"] / max(1, int(tokens.mask.sum()))
 

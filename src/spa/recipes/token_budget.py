@@ -99,7 +99,8 @@ def cut_for(strategy: str, options: FSDPConfig, ranks: int) -> Cut:
 
 
 def shards(strategy: str, size: int, ranks: int) -> int:
-    """The number of shards of a model: `size` or all ranks with FSDP, 1 with DDP."""
+    """Return the number of shards of a model: 1 with DDP; with FSDP `size`, but at most `ranks`, or
+    `ranks` if `size` is below 1."""
     if strategy == "ddp":
         return 1
     return ranks if size < 1 else min(size, ranks)

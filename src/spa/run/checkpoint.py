@@ -119,8 +119,8 @@ def archive_later_checkpoints(directory: Path, step: int) -> None:
     """Move checkpoints of steps after `step` to `previous/<n>/`, because the run resumes from
     `step` and will write them again.
 
-    If they remained, they would count as the newest checkpoints of this run, and the ones that it
-    writes would be removed instead.
+    If they remained, they would count as the newest checkpoints of this run, and the checkpoints
+    that it writes next would be removed instead.
     """
     later = [folder for folder in checkpoints_in(directory) if step_of(folder) > step]
     if later:

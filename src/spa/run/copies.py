@@ -177,7 +177,8 @@ class Mirror:
         # Copies of steps after the newest local one belong to an earlier run, so they do not count
         # towards `keep`.
         lasting = [step for step in lasting if step <= newest]
-        # Remove the rest: old, preemption and incomplete checkpoints, and those of an earlier run.
+        # Remove all other copies: old, preemption and incomplete checkpoints, and checkpoints of an
+        # earlier run.
         for step in set(known) - {newest} - set(lasting if keep is None else lasting[-keep:]):
             self._remove(f"{self._root}/global_step_{step}")
 
@@ -187,7 +188,7 @@ class Mirror:
             for pattern in RECORDS
             for path in sorted(directory.glob(pattern))
         ]
-        # Files of episodes (those in a subfolder) do not change after they are written, so a copy
+        # Episode files, which are in a subfolder, do not change after they are written, so a copy
         # of the same size is up to date. Other records grow and are always copied.
         new = [
             name

@@ -86,7 +86,7 @@ def time_left(methods: Iterable[Sequence[Work]], *, workers: int) -> TimeLeft | 
         highs.append(high)
     if not any(highs) and unknown:
         return None
-    # The stages of a method run in sequence, so the total time is at least that of the longest
+    # The stages of a method run in sequence, so the total time is at least the time of the longest
     # method.
     low, high = (max([sum(part) / workers, *part], default=0.0) for part in (lows, highs))
     return TimeLeft(low, high, tuple(unknown))

@@ -101,8 +101,8 @@ def files_below(folder: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        # Folders come before links, so that a folder is listed under its own path and not under
-        # that of a link to it.
+        # Folders come before links, so that a folder is listed under its own path and not under the
+        # path of a link to it.
         folders.sort(key=lambda name: (os.path.islink(f"{parent}/{name}"), name))
         found += (path for name in names if (path := Path(parent, name)).is_file())
     return sorted(found)

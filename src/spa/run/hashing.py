@@ -138,8 +138,8 @@ def fingerprint_of(
     numerics: dict[str, Any] = {}
     for name, value in values_of(cfg, stage).items():
         key = key_of(name)
-        # The value is converted as JSON would (tuples become lists), to compare equal with a stored
-        # fingerprint.
+        # The value is converted as in JSON (tuples become lists), so that it compares equal to the
+        # value in a stored fingerprint.
         plain = json.loads(json.dumps(value, default=str))
         if key.affects == "numerics":
             numerics[name] = plain
@@ -229,7 +229,7 @@ def model_content(name: str) -> dict[str, str]:
         parts.setdefault("weights", []).extend(path for path in nested if path.is_file())
     digests = {part: _sums(paths) for part, paths in parts.items()}
     adapter = folder / "adapter_config.json"
-    # The folder has only an adapter, so the content of its base model counts, too.
+    # The folder has only an adapter, so the content of its base model is included, too.
     if adapter.is_file() and not (folder / "config.json").is_file():
         base = read_adapter(folder)["base_model_name_or_path"]
         digests |= {

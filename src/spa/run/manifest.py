@@ -258,7 +258,8 @@ def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:
     # The suggested command can contain only settings, not entries such as `the data set`.
     settings = {key: pair for key, pair in named.items() if re.fullmatch(r"[\w.]+", key)}
     tried = [f"{key}={_text(old)},{_text(new)}" for key, (old, new) in settings.items()]
-    # One changed setting gives a command to copy. A hash cannot be the value of an override.
+    # If only one setting has changed, the suggested command is complete. A hash cannot be the value
+    # of an override.
     only = tried[0] if len(tried) == 1 and "content " not in tried[0] else "KEY=OLD,NEW"
     lines += [
         "No file was changed. Use the old values, or choose one of these:",

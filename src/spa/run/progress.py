@@ -84,7 +84,7 @@ class ProgressLine:
         )
 
     def _seconds_left(self, step: int, now: float) -> float | None:
-        # Steps of earlier processes are not counted, because the elapsed time is that of this
+        # Steps of earlier processes are not counted, because the elapsed time covers only this
         # process.
         done = step - self._first
         if not self._total or done <= 0:

@@ -88,7 +88,7 @@ def interruptible() -> Iterator[None]:
     """Within the block, let stop requests take effect at once, even inside `uninterrupted()`. Use
     it for work that can be repeated."""
     held = _STATE.held
-    # This suspends all enclosing `uninterrupted()` blocks, however many there are.
+    # A depth of 0 suspends all enclosing `uninterrupted()` blocks.
     _STATE.held = 0
     try:
         _raise_if_asked()

@@ -209,8 +209,8 @@ class Stage:
                 self._loop.close()
             if (
                 # StopRequested is raised between two steps or in `interruptible`, before an update,
-                # so the model is that of the last commit. After any other error, the model may be
-                # partly updated.
+                # so the model has the weights of the last commit. After any other error, the model
+                # may be partly updated.
                 isinstance(error, StopRequested)
                 and self._trained is not None
                 and self.step > self._saved_step

@@ -148,7 +148,7 @@ LossInfo = Mapping[str, torch.Tensor]
 LossFn = Callable[[Any, Batch], tuple[torch.Tensor, LossInfo]]
 """Function (model, micro-batch) -> (loss, info). `info` has sums over tokens, which are reported as
 means, and the number of tokens as "tokens". The keys in `OVER_SAMPLED` are divided by "sampled",
-the number of sampled tokens; those in `OVER_MINI_BATCHES` are averaged over mini-batches."""
+the number of sampled tokens; the keys in `OVER_MINI_BATCHES` are averaged over mini-batches."""
 Result = TypeVar("Result")
 
 MAX_BAD_STEPS = 3
@@ -252,7 +252,7 @@ def update(
     `loss_fn(model, micro_batch)` returns the micro-batch's contribution to a loss that is a sum
     over the whole mini-batch. Therefore the gradient does not depend on the division of the
     mini-batch into micro-batches and ranks. Dropout is off, because PPO compares new log-probs and
-    values with those of forward passes without dropout, and because SFT should be reproducible.
+    values with old ones that were computed without dropout, and because SFT should be reproducible.
     """
     replica = part.replica
     world = replica.world
