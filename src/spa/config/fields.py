@@ -164,8 +164,8 @@ def section(cls: type[T]) -> type[T]:
     """Make a frozen dataclass that pydantic validates: it rejects unknown keys and infinities, and
     converts lists to tuples.
 
-    Numbers and booleans are not converted, neither `true` to 1 nor `"3"` to 3, and numbers are
-    bounded.
+    Numbers and booleans are not converted: neither `true` to 1 nor `"3"` to 3. Numbers without
+    bounds of their own are limited by `MOST_INT` and `MOST_FLOAT`.
     """
     for name, hint in cls.__annotations__.items():
         inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)

@@ -303,7 +303,7 @@ class ReplayConfig:
 
 @section
 class ActorConfig:
-    """The policy update."""
+    """Settings of the policy update: mini-batches, losses, sharding and optimizer."""
 
     ppo_mini_batch_size: Annotated[
         int,

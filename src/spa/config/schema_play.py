@@ -23,7 +23,7 @@ class SeedConfig:
     """Base seeds. In training, the puzzle of group g in step s has the seed `train + s * env_groups
     + g`."""
 
-    # The base seeds of the original code.
+    # The defaults are the base seeds of the original code.
     train: Annotated[
         int,
         Key(
@@ -53,7 +53,7 @@ class EnvSpec:
             affects="semantics",
         ),
     ]
-    # The limit of the original code for Sokoban and FrozenLake.
+    # The default is the limit of the original code for Sokoban and FrozenLake.
     max_actions_per_traj: Annotated[
         int, Key("largest number of actions per episode", affects="semantics", ge=1)
     ] = 10
@@ -141,7 +141,7 @@ class EnvConfigs:
 class GroupsConfig:
     """A set of episodes, in groups; the episodes of a group play the same puzzle."""
 
-    # 32 x 8 = 256 episodes per step, as in the original code.
+    # The defaults give 32 x 8 = 256 episodes per step, as in the original code.
     env_groups: Annotated[
         int,
         Key(
@@ -186,7 +186,7 @@ class EsManagerConfig:
         ),
     ] = 0
     train: GroupsConfig = field(default_factory=GroupsConfig)
-    # 128 validation puzzles, as in the original code.
+    # The default is 128 validation puzzles, as in the original code.
     val: GroupsConfig = field(default_factory=lambda: GroupsConfig(env_groups=128))
 
 
@@ -255,7 +255,7 @@ class WorldModelRewardConfig:
 class AgentProxyConfig:
     """The structure of an episode."""
 
-    # Five turns of five actions, as in the original code.
+    # The defaults are five turns of five actions, as in the original code.
     max_turn: Annotated[
         int, Key("largest number of turns per episode", affects="semantics", ge=1)
     ] = 5

@@ -320,8 +320,8 @@ class TrainerConfig:
             affects="paths",
         ),
     ] = None
-    # As in the original code: 1,000 steps, a checkpoint every 100 steps, a validation every 10
-    # steps.
+    # The defaults come from the original code: 1,000 steps, a checkpoint every 100 steps, a
+    # validation every 10 steps.
     total_training_steps: Annotated[int, Key("number of PPO steps", affects="semantics", ge=1)] = (
         1000
     )

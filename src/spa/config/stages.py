@@ -37,7 +37,7 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     # Self-play always uses the world-model format, so it does not read most of this section.
     "ctx_manager": ("ppo", "eval"),
     "ctx_manager.example": ("selfplay", "ppo", "eval"),
-    # In self-play, this affects only examples in base format.
+    # In self-play, this key affects only examples in base format.
     "ctx_manager.history": ("selfplay", "ppo", "eval"),
     "ctx_manager.placeholders": ("selfplay", "ppo", "eval"),
     "custom_envs": ("selfplay", "ppo", "eval"),
@@ -77,7 +77,7 @@ SECTIONS: dict[str, tuple[StageName, ...]] = {
     "trainer.nnodes": STAGES,
     "trainer.device": STAGES,
     "trainer.threads": STAGES,
-    # These settings change nothing in the stages that a comparison runs.
+    # These settings affect `spa compare` itself, but not the stages that it runs.
     "compare": (),
     "imagine": ("eval",),
     "model_config": ("selfplay", "eval"),

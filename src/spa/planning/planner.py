@@ -123,7 +123,8 @@ class Planner(ABC):
         """Return the largest useful depth of the search, given the turns left in the episode."""
 
     def search(self, trees: Sequence[Tree], sampling: SamplingParams) -> None:
-        """Grow every tree until it reaches the goal or a limit."""
+        """Expand every tree level by level, until it contains a goal or reaches a limit: depth,
+        width, prompt length, or the end of the episode."""
         for depth in range(1, self.depth + 1):
             pairs = [
                 (tree, expansion) for tree in trees for expansion in self._expansions(tree, depth)

@@ -114,7 +114,7 @@ class EpisodeFile:
         if self.path.is_file() and not self._continued:
             archive_files(folder, [self.path])
         if self.path.is_file():
-            self._keep(lambda name: True)  # drops a last line that a kill cut off
+            self._keep(lambda name: True)  # drops an incomplete last line, as after a kill
         write_atomic(folder / "config.yaml", [self._config])
         self._begun = True
 

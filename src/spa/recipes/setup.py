@@ -143,9 +143,9 @@ def training_specs(
 ) -> list[EpisodeSpec]:
     """Return the specs of all episodes of one training or self-play step, without held-out puzzles.
 
-    Only these episodes can be played against the policy itself (`custom_envs.TAG.self_play`),
-    because such games do not measure how well it plays. Raises ConfigError if a game has too few
-    puzzles that are not held out.
+    Only in these steps can the policy play against itself (`custom_envs.TAG.self_play`). In
+    validation it does not, because such games would not measure how well it plays. Raises
+    ConfigError if a game has too few puzzles that are not held out.
     """
     both = {tag for tag, spec in cfg.custom_envs.items() if spec.self_play}
     groups = selfplay_groups(cfg) if purpose == "selfplay" else cfg.es_manager.train
@@ -153,7 +153,7 @@ def training_specs(
     # All episodes of a group and all players of one game have the same puzzle, so it is checked
     # only once.
     firsts = [spec for spec in specs if spec.member == 0 and first_group(spec) == spec.group]
-    # Making a puzzle is the slow part in some games, so the ranks share the work.
+    # Making puzzles is slow in some games, so the ranks share the work.
     allowed = worker.world.parallel_map(
         firsts, lambda mine: [_allowed_seed(worker, spec, held_out) for spec in mine]
     )
@@ -275,7 +275,7 @@ def leaves_puzzles(cfg: Config, worker: RolloutWorker, tag: str, held_out: set[s
         "fresh", base_seed=base, step=0, tags=[tag], n_groups=[FRESH_OF], group_size=1
     ):
         look = worker.peek_reset(spec)
-        # A puzzle that cannot be made counts as fresh, since it is not held out.
+        # A puzzle that cannot be made is not held out.
         fresh += look is None or look.hash not in held_out
         if fresh >= FRESH:
             return True

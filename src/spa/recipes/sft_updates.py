@@ -58,7 +58,8 @@ def teacher_forced_accuracy(
 
 
 def _responses(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Start and end index of every run of True values."""
+    """Return the start index and the exclusive end index of every response, that is, of every run
+    of True values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]
 
@@ -77,8 +78,8 @@ def update(
     """Take one optimizer step on `batch` and return its metrics (`train/<name>`). The gradient
     depends neither on the split into micro-batches nor on the number of ranks."""
     tokens = token_batch(batch, reader)
-    # Tokens are counted over all ranks before the batch is split: in a mean of micro-batch means,
-    # the tokens of short responses would have a larger weight.
+    # The loss is divided by the number of tokens in the whole batch of all ranks. In a mean of
+    # micro-batch means, the tokens of short responses would have a larger weight.
     targets = max(1, int(tokens.mask.sum()))
     update_metrics = update_model(
         part, [tokens], partial(response_loss, targets=targets), micro, device

@@ -182,6 +182,6 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
 
 
 def shape_of(name: str, *, code: bool = False) -> ModelShape:
-    """Return the shape of a model; for well-known models, no network is needed. `code` allows
+    """Return the shape of a model, without network access for well-known models. `code` allows
     running the model's own Python files."""
     return memory.model_shape(known_config(name) or model_config(name, code=code))

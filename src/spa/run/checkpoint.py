@@ -49,8 +49,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint `directory/global_step_<step>` and return its path.
 
-    Afterwards, older preemption checkpoints are removed, and all but the `keep` newest regular
-    ones. Saving a `preemption` checkpoint removes no regular checkpoint. Raises TrainingError if
+    Afterwards, removes older preemption checkpoints, and all regular checkpoints except the `keep`
+    newest. Saving a `preemption` checkpoint removes no regular checkpoint. Raises TrainingError if
     the disk is full or not writable; earlier checkpoints then remain.
     """
     final = directory / f"global_step_{step}"

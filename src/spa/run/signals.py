@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM and Ctrl-C raise one exception, at a point where no work is lost.
+"""Stop requests: SIGTERM and Ctrl-C raise an exception, at a point where no work is lost.
 
 Inside `stoppable()`, the first SIGTERM or SIGINT raises StopRequested in the main thread. Work that
 can be repeated (rollouts, loading) is interrupted at once. Inside `uninterrupted()` (an update and

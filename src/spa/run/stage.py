@@ -113,7 +113,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def stop_together() -> None:
-    """Stop all ranks if any of them was asked to stop. Collective."""
+    """Stop all ranks if any of them was asked to stop. Collective: every rank must call it."""
     world = current_world()
     if world.size > 1 and world.any(stop_asked()):
         stop_now()

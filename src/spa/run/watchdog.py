@@ -28,7 +28,7 @@ NOTICE_S = 300.0
 """Interval in seconds at which a long step logs what it is doing."""
 
 _LOGGER = logging.getLogger("spa.run")
-# Advancing `itertools.count` is atomic in CPython, so any thread may beat without a lock.
+# Advancing `itertools.count` is atomic in CPython, so any thread may call `beat` without a lock.
 _BEATS = itertools.count()
 _LAST_BEAT = [0]
 

@@ -68,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Attempt:
-    """Context of one attempt at a piece of work. `with attempt as cut` binds `cut` to the
+    """Context manager for one attempt at a piece of work. `with attempt as cut` binds `cut` to the
     micro-batches, each a tensor of row indices. An out-of-memory error inside the block is caught,
     and its message is stored in `reason`."""
 
