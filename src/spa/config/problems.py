@@ -111,8 +111,7 @@ def suggestion(path: str) -> str:
     head, _, last = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == head]
     # Candidates, from the most to the least likely: a similar key in the same section, a similar
-    # path, a path of which the first parts are missing, the same last part elsewhere, and any
-    # remotely similar path.
+    # path, a path without its first parts, the same last part elsewhere, a remotely similar path.
     close = (
         [
             f"{head}.{name}".strip(".")

@@ -90,8 +90,8 @@ class AlgorithmConfig:
             affects="semantics",
         ),
     ] = "gae"
-    # With gamma = lam = 1 a token's advantage is the sum of all rewards from this token on, minus
-    # the critic's value at the token.
+    # With gamma = lam = 1, a token's advantage is the sum of all rewards from the token on minus
+    # the critic's value.
     gamma: Annotated[float, Key("discount per token", affects="semantics", ge=0, le=1)] = 1.0
     lam: Annotated[float, Key("GAE lambda", affects="semantics", ge=0, le=1)] = 1.0
     # Bi-level GAE is described in VAGEN (arXiv 2510.16907).

@@ -147,8 +147,8 @@ def values_of(cfg: Config, stage: StageName) -> dict[str, Any]:
 
     Settings without effect are left out: environments that the stage does not play, API models that
     it does not call, and settings of replay if replay is off. Checkpoints of the same run to resume
-    from are also left out, and the number of PPO steps unless a learning-rate schedule depends on
-    it.
+    from are also left out. So is the number of PPO steps, unless a learning-rate schedule depends
+    on it.
     """
     settings = {
         key: value for key, value in flatten(to_plain(cfg)).items() if stage in stages_of(key)

@@ -1,7 +1,7 @@
 """Train one model on all ranks: replicated on each rank (DDP), or sharded (FSDP2, `fully_shard`).
 
-A computation is passed to `forward` as a function of the model, so that the collectives of DDP or
-FSDP cover the whole computation, whichever layers it uses.
+A computation is passed to `forward` as a function of the model. The collectives of DDP or FSDP then
+cover the whole computation, whichever layers it uses.
 
 With FSDP2, parameters, gradients and optimizer states are sharded over the ranks. Every decoder
 layer is gathered when it is needed and resharded afterwards. Engines and checkpoints get full

@@ -6,8 +6,8 @@ the beginning of the response, up to the prediction (the state as observation, t
 <prediction>`), and the model completes it. The search ends at a predicted state that shows the
 goal. The played response begins with the first actions of the path to this state, as many as one
 turn allows. With `keep`, later turns follow the rest of the path while its predictions are right;
-otherwise each turn searches again. If no path is found, or if the planner's beginning leaves too
-little room for the rest of the response, the model responds without a plan.
+otherwise each turn searches again. The model responds without a plan if no path is found, or if the
+planner's beginning leaves too little room for the rest.
 
 The planner's part of a response is not sampled and has log-prob 0. The search decodes predictions
 greedily.

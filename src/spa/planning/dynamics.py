@@ -1,5 +1,5 @@
-"""Successor states for searches, either from copies of the game, or from a model trained on single
-moves that predicts the result of every action."""
+"""Successor states for searches: true ones from copies of the game, or predictions of a model that
+was trained on single moves."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -30,7 +30,7 @@ def require_names(env: TextEnv, tag: str, shown: StateText) -> None:
     """Raise ConfigError if the game cannot be searched with a model's predictions.
 
     For each state of this puzzle, the game must be able to read the key and the outcome from the
-    text that prompts show, and to render the same text from the key.
+    prompt's text of the state. It must also render the same text from the key.
     """
     try:
         true, copies = explore(env)
@@ -66,8 +66,8 @@ def readable_modes(
     env: TextEnv, true: Transitions, copies: Mapping[str, TextEnv]
 ) -> list[StateText]:
     """Return the values of `state_text` that a search with a learned model can use. With these, the
-    game can read the key and the outcome of every state in `true` and `copies` from its text, and
-    render the same text from the key."""
+    game can read the key and the outcome of every state in `true` and `copies` from its text. It
+    can also render the same text from the key."""
     states = [*copies.values()]
     # `copies` lacks the states that end a game.
     for key, successors in true.items():

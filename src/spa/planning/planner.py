@@ -151,8 +151,8 @@ class Planner(ABC):
 
     def follow_plan(self, tree: Tree) -> list[Node]:
         """Return the rest of the episode's current plan. Returns an empty list if there is no plan,
-        if the game has left the predicted path, or if the game fails (the tree then records the
-        fault)."""
+        if the game has left the predicted path, or if the game fails. In the last case, the tree
+        records the fault."""
         # The plan is removed here; the caller stores what remains after this turn.
         plan = self.plans.pop(tree.prompt.episode_id, [])
         with tree.guarded():

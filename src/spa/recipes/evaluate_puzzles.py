@@ -40,8 +40,8 @@ def unseen_puzzles(
     """Return the puzzles to play, and the number of puzzles left out because they are in `known`.
 
     The puzzles come from `eval_set` if given, otherwise from validation. As in training, no puzzle
-    is left out in environments with a small finite set of puzzles. Raises DataError if a puzzle of
-    an evaluation set is in `known` or has changed since the set was made, or if no puzzle is left.
+    is left out in environments with a small finite set of puzzles. Raises DataError if no puzzle is
+    left, or if a puzzle of the evaluation set is in `known` or has changed since the set was made.
     """
     by_group: dict[int, list[EpisodeSpec]] = {}
     for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):

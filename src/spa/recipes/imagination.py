@@ -71,8 +71,8 @@ def require_dynamics(
 def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig) -> None:
     """Raise ConfigError if the environment does not support planning with the settings `own`.
 
-    In addition to the requirements of `require_dynamics`, prompts must not list legal actions if
-    the depth is above 1, because the legal actions of predicted states are unknown.
+    The requirements are those of `require_dynamics`. In addition, with a depth above 1, prompts
+    must not list legal actions, which are unknown in predicted states.
     """
     require_dynamics(env, tag, own.dynamics, own.depth, own.proposals)
     if own.depth > 1 and cfg.custom_envs[tag].show_legal_actions:
@@ -156,10 +156,10 @@ def imagination(
 ) -> dict[str, Any] | None:
     """Summarize the planner's records; return None if planning is off or there are no records.
 
-    The summary has the planner's settings, the tokens per episode over all responses, the share of
-    correct predictions, and the share of turns in which planning changed the response. If an
-    episode was played twice, only the last play counts. With `episodes`, a set of episode ids, all
-    other records are ignored, because they may come from an earlier evaluation.
+    The summary has the planner's settings, and the tokens per episode over all responses. It also
+    has the share of correct predictions, and the share of turns in which planning changed the
+    response. If an episode was played twice, only the last play counts. With `episodes`, a set of
+    episode ids, all other records are ignored, because they may come from an earlier evaluation.
     """
     if not own.on:
         return None

@@ -1,9 +1,9 @@
 """Stage 3: multi-turn PPO (arXiv 1707.06347; SPA, arXiv 2510.15047).
 
-One step plays episodes, filters groups by reward variance, computes log-probs and values, estimates
-advantages, adds the annotations of the configured methods, and updates critic and policy.
-`train_ppo` is the whole loop; the functions that it calls on a batch are in `ppo_batch`. `ppo_run`
-loads the models and builds the rollouts.
+One step plays episodes, filters groups by reward variance, computes log-probs and values, and
+estimates advantages. It then adds the annotations of the configured methods, and updates critic and
+policy. `train_ppo` is the whole loop; the functions that it calls on a batch are in `ppo_batch`.
+`ppo_run` loads the models and builds the rollouts.
 """
 
 from collections.abc import Sequence

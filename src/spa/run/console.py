@@ -1,5 +1,5 @@
-"""Console output and `log.txt`: a console for results on stdout, a console for everything else on
-stderr, and a logger named "spa", whose messages a stage also writes to its log file.
+"""Console output and `log.txt`: a console for results on stdout, and a console for everything else
+on stderr. A stage also writes the messages of the logger "spa" to its log file.
 
 Progress, messages and warnings go to stderr, so that results can be piped.
 """

@@ -188,8 +188,8 @@ class Mirror:
             for pattern in RECORDS
             for path in sorted(directory.glob(pattern))
         ]
-        # Episode files, which are in a subfolder, do not change after they are written, so a copy
-        # of the same size is up to date. Other records grow and are always copied.
+        # Episode files do not change after they are written, so a copy of the same size is up to
+        # date. They are the only records in a subfolder. Other records grow and are always copied.
         new = [
             name
             for name in names

@@ -5,8 +5,8 @@ resumed or must not be overwritten.
 fingerprint of the work, the sizes of the files that later stages read, and finally the result.
 Every start compares fingerprints. The stage is then reused, resumed or run from scratch, or the
 start is refused with the names of the changed settings. Settings outside the fingerprint can be
-changed at any time, such as the interval between validations, the hardware, the micro-batch size
-and, with a constant learning rate, the number of PPO steps.
+changed at any time, such as the interval between validations, the hardware and the micro-batch
+size. With a constant learning rate, this includes the number of PPO steps.
 """
 
 import functools
@@ -72,7 +72,7 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
         """Read the manifest of a folder. If it is missing or damaged, return an unfinished manifest
-        with the fingerprint of the newest readable checkpoint, or None if there is no such
+        with the fingerprint of the newest readable checkpoint. Return None if there is no such
         checkpoint."""
         record = read_object(folder / MANIFEST)
         with suppress(KeyError, TypeError, ValueError):

@@ -92,7 +92,7 @@ class Watchdog:
             self._file.close()
 
     def _watch(self, timeout_s: float) -> None:
-        # There are at least 20 checks per time-out (unless it is below 0.4 s), so a stall is
+        # There are at least 20 checks per time-out, unless it is below 0.4 s. A stall is therefore
         # detected at most 10 % (two checks) late.
         look = max(0.02, min(LONGEST_LOOK_S, timeout_s / 20))
         idle = 0.0

@@ -175,8 +175,8 @@ def split_turns(batch: EpisodeBatch) -> EpisodeBatch:
     """Split each row into one row per turn. This is for episodes whose turns are separate
     conversations, stored one after the other.
 
-    The last token of each turn gets the sum of the rewards from that turn on, so that without a
-    discount every turn has the same return as in a single row. Only the last turn can count as
+    The last token of each turn gets the sum of the rewards from that turn on. Without a discount,
+    every turn then has the same return as in a single row. Only the last turn can count as
     truncated.
     """
     assert batch.images is None

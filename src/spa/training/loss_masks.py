@@ -39,8 +39,8 @@ def loss_masks(
 
 def answer_mask(episode: Episode, template: ChatTemplate) -> np.ndarray:
     """Return the mask of the answers, bool [T]. In each turn, it selects the sampled tokens from
-    the start of the answer block's content to the end of the turn, except a prediction after the
-    answer.
+    the content of the answer block to the end of the turn. A prediction after the answer is left
+    out.
 
     In a turn without exactly one answer block, only the last sampled token is in the mask. The mask
     always contains this token, because it has the reward and marks the end of the turn.

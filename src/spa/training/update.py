@@ -104,8 +104,8 @@ def oom_retry(
                 ...  # start from scratch: discard the results of an aborted attempt
 
     If memory runs out, the next attempt and all later work use micro-batches of half the size.
-    Raises TrainingError if a single row does not fit, or if the work is not `repeatable` because
-    other ranks wait for this rank in the middle of it.
+    Raises TrainingError if a single row does not fit, or if the work is not `repeatable`, that is,
+    if other ranks wait for this rank during the work.
     """
     while True:
         attempt = Attempt(
