@@ -447,8 +447,8 @@ class TrainerConfig:
     kl_stop: Annotated[
         float,
         Key(
-            "stop the run at the first step if the KL per token between sampler and trainer exceeds this "
-            "value",
+            "stop the run before its first policy update if the KL per token between sampler and trainer "
+            "exceeds this value",
             affects="logging",
             gt=0,
         ),
