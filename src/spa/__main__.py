@@ -1,4 +1,4 @@
-"""`python -m spa`, and the command `spa`."""
+"""Entry point of the command `spa` and of `python -m spa`."""
 
 import os
 import signal
@@ -16,8 +16,11 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> int:
-    """Run the command line. The import is slow, so it comes only after `run` has set the signal
-    handlers. A request for stacks (SIGUSR1) that arrived earlier would end the process."""
+    """Run the command line and return its exit status.
+
+    The slow import of `spa.cli` happens here, after `run` has handled SIGUSR1. During an earlier
+    import, this signal, which requests a stack dump, would end the process.
+    """
     from spa.cli import main as command_line
 
     return command_line()
@@ -41,13 +44,12 @@ def run() -> NoReturn:
         status = main()
     except BrokenPipeError:  # the reader of the output has stopped (`| head`)
         status = 0
-    except KeyboardInterrupt:  # Ctrl-C once more, while the command was handling the first
+    except KeyboardInterrupt:  # a second Ctrl-C, while the command was handling the first
         status = INTERRUPTED
     finally:
-        # Ignored from here on, because another Ctrl-C while the interpreter shuts down would change
-        # the exit status.
+        # Ignore Ctrl-C from here on: during interpreter shutdown, it would change the exit status.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Ends the process after GRACE_S if a thread or a library still keeps it alive.
+        # This thread ends the process after GRACE_S if another thread or a library keeps it alive.
         threading.Thread(target=_end, args=(status,), daemon=True, name="spa-end").start()
         _flush_streams()
     sys.exit(status)

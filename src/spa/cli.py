@@ -31,7 +31,7 @@ TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 
 def make_parser(name: str) -> argparse.ArgumentParser:
     """Make the parser of the command `name` (one or two words), with the command's own arguments
-    and the ones that all commands share."""
+    and the flags that all commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
         # Otherwise `compare --seed 1` would be read as `--seeds 1`.
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         text = _printed_at_once(args)
-    except SpaError as error:  # a package that registers a command and cannot be imported
+    except SpaError as error:  # a package registers a command but cannot be imported
         sys.stderr.write(f"spa: {error}\n")
         return 2
     if text is not None:

@@ -47,7 +47,7 @@ def load_rewards(key: str, setting: str | Mapping[str, float] | None) -> tuple[W
 def with_rewards(
     episodes: Sequence[Episode], terms: Mapping[str, Sequence[WeightedReward]]
 ) -> list[Episode]:
-    """Return the episodes with the reward terms of their tags applied. `Turn.reward_terms` holds
+    """Return the episodes with the reward terms of their tags applied. `Turn.reward_terms` contains
     the unweighted value of each term.
 
     Raises ConfigError if a function raises, or returns anything but a finite number.

@@ -32,7 +32,7 @@ class DataError(SpaError):
 
 
 class NoRunError(DataError):
-    """A directory has no files of a run."""
+    """A directory contains no files of a run."""
 
 
 class ModelError(SpaError):

@@ -32,8 +32,8 @@ def install_hint(extra: str) -> str:
 
 
 def commit() -> str:
-    """Return the Git commit of this installation: the one that pip recorded when it installed from a
-    repository, otherwise that of the clone; "" if it is unknown."""
+    """Return the Git commit of this installation: the commit that pip recorded when it installed
+    from a repository, otherwise the clone's HEAD. Returns "" if it is unknown."""
     known = _origin().get("vcs_info", {}).get("commit_id")
     # In a clone this file is src/spa/install.py, so parents[2] is the clone's root.
     root = Path(__file__).parents[2]
@@ -49,8 +49,8 @@ def commit() -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Read the origin from which pip installed spa (`direct_url.json`, PEP 610); empty if pip did
-    not record it."""
+    """Return the content of `direct_url.json` (PEP 610), which records where pip installed spa
+    from. Empty if pip recorded no origin."""
     try:
         return json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:

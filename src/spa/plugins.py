@@ -2,12 +2,11 @@
 `package.module:name`.
 
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
-`spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Names are listed
-without importing anything; a module is imported when its name is used. The other packages of this
-repository use the same mechanism, with additional groups: `spa.api` (functions behind `import
-spa`), `spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements`
-(measurements of `spa eval` besides rollouts) and `spa.translations` (settings and files of other
-projects).
+`spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Listing the names
+imports nothing. A module is imported when its name is used. The other packages of this repository
+use the same mechanism, with additional groups: `spa.api` (functions behind `import spa`),
+`spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements` (measurements of
+`spa eval` besides rollouts) and `spa.translations` (settings and files of other projects).
 """
 
 import inspect
@@ -30,7 +29,7 @@ from spa.install import DISTRIBUTION
 def plugins(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of the group `spa.GROUP` by name, sorted."""
     known: dict[str, EntryPoint] = {}
-    # Sorted, since the order of installed packages depends on the machine.
+    # Sort the entry points, because the order of installed packages depends on the machine.
     for point in sorted(entry_points(group=f"spa.{group}"), key=lambda point: point.name):
         # If two entry points have the same name, the one of this distribution is kept.
         if point.name not in known or (point.dist and point.dist.name == DISTRIBUTION):
@@ -133,8 +132,8 @@ def find_modules_in(folder: str | os.PathLike[str]) -> None:
     """Make the modules of a folder importable; modules that are already importable come first."""
     path = os.path.abspath(folder)
     if path not in sys.path:
-        # Append at the end, so that a user's file does not hide an installed module of the same
-        # name.
+        # Append instead of prepending, so that a user's file does not hide an installed module of
+        # the same name.
         sys.path.append(path)
 
 

@@ -43,8 +43,8 @@ def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
     possible.
 
     It starts from a uniform permutation. Then every i that got a value equal to its own swaps with
-    a random j such that both get a different value. (Rotating the sorted values would also work,
-    but a model could learn it, because equal texts would mostly get the same other text.)
+    a random j such that both get a different value. Rotating the sorted values would be simpler.
+    But equal texts would then mostly get the same other text, which a model could learn.
     """
     known: dict[Hashable, int] = {}
     # Equal values get one code, so that the search below compares numbers.
@@ -54,7 +54,8 @@ def derange(values: Sequence[Hashable], rng: np.random.Generator) -> np.ndarray:
         own = codes[i]
         if codes[donors[i]] != own:
             continue
-        # Neither j nor its donor may have i's value; then both get a different value.
+        # Swap with a j whose own value and donor value both differ from i's value. Then i and j
+        # both get a different value.
         partners = np.flatnonzero((codes != own) & (codes[donors] != own))
         if len(partners):
             j = partners[rng.integers(len(partners))]

@@ -89,7 +89,8 @@ class Prompt:
     continued: bool = True  # a later turn may continue this conversation, so caching is worthwhile
     actions_left: int | None = None  # in the episode; None: no limit besides `max_actions`
     max_actions: int | None = None  # per response; None: no known limit
-    context: Any = None  # the live environment, for policies and planners only; never sent anywhere
+    # the live environment, for policies and planners; never sent to a model or a server
+    context: Any = None
     # seconds that policies and planners may spend on `context` per response; None: no limit
     limit_s: float | None = 120.0
 
@@ -106,7 +107,7 @@ class Completion:
     logprobs: np.ndarray | None
     finish_reason: Literal["stop", "length", "error"]
     version: int = 0  # version of the weights that produced it
-    forced: int = 0  # number of leading ids that the engine was given; it sampled the rest
+    forced: int = 0  # number of leading ids that were given to the engine; it sampled the others
     error: Exception | None = None  # error of the environment, if a policy or planner called it
 
 
@@ -133,8 +134,8 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """The parts of a response. A part is None if it is missing, if its block is not closed or,
-    except in mode "base", if it is repeated.
+    """The parts of a response. A part is None if its block is missing or not closed. Except in mode
+    "base", a repeated block also gives None.
 
     Example: ParsedResponse(think="go left", observation=None, prediction=None, actions=("Left", "Up"),
     well_formed=True)
@@ -144,7 +145,8 @@ class ParsedResponse:
     observation: str | None
     prediction: str | None
     actions: tuple[str, ...]  # at most max_actions_per_turn; empty if there is no answer block
-    # True if it follows the requested format (`parse_response`) and has at least one action
+    # True if the response follows the requested format (`parse_response`) and has at least one
+    # action
     well_formed: bool
     # (actions, predicted state) of each imagined plan
     options: tuple[tuple[tuple[str, ...], str], ...] = ()
@@ -285,8 +287,8 @@ class Episode:
 
 
 def tokens_in(episodes: Sequence[Episode]) -> int:
-    """Number of tokens of all episodes, including prompts and environment text; 0 for engines
-    without tokens."""
+    """Return the total number of tokens of the episodes, including prompts and environment text.
+    Episodes without tokens count as 0."""
     return sum(len(episode.token_ids) for episode in episodes if episode.token_ids is not None)
 
 
@@ -354,8 +356,9 @@ class EpisodeBatch(TokenBatch):
     """Episodes as tensors. `mask` is True where the predicted token was sampled, or where
     `actor.loss_mask` selects it.
 
-    Two sets of weights determine what an update learns from each token. Both are relative: the
-    update normalizes them over the whole mini-batch. Methods (`spa.methods`) change them.
+    `rl_weights` and `ce_weights` determine what an update learns from each token. Only their ratios
+    matter, because the update normalizes them over the whole mini-batch. Methods (`spa.methods`)
+    change them.
     """
 
     # int64 [B, A] turn index of the predicted token. The tokens of a prompt have the turn of the

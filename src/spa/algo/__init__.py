@@ -2,6 +2,6 @@
 
 Shape letters: B sequences, A = T - 1 predictions, G groups. Training arrays are prediction-aligned
 `[B, A]`. `mask` is True where the predicted token contributes to the policy loss: by default for
-the tokens that the policy sampled, otherwise for those that `actor.loss_mask` selects. Entries
-outside the mask are never read, and are 0 in results.
+the sampled tokens, otherwise for the tokens that `actor.loss_mask` selects. Entries outside the
+mask are never read, and are 0 in results.
 """

@@ -1,5 +1,5 @@
-"""Advantage estimators. None of them whitens advantages: `spa.algo.estimators` lists those whose
-advantages are whitened later.
+"""Advantage estimators. None of them whitens advantages: `spa.algo.estimators` marks the estimators
+whose advantages are whitened later.
 
 Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask
 (prompts, environment text, padding) are skipped: the backward recursion does not change there, so

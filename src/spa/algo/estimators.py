@@ -63,7 +63,7 @@ class Estimator:
         contain every key in `self.settings`.
 
         Raises ConfigError if the estimator needs a critic and the batch has no values, or if a
-        result's shape differs from that of `rewards`.
+        result does not have the shape of `rewards`.
         """
         if self.needs_values and batch.values is None:
             raise ConfigError(

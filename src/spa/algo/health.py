@@ -289,7 +289,7 @@ class Health:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Health":
         """Restore the guards from the result of `state`. Counts and means come from `state`; limits
-        and advice are those of the current code."""
+        and advice come from the current code."""
         fresh = cls()
         return cls(
             **{

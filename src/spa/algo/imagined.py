@@ -7,8 +7,8 @@ import numpy as np
 
 
 def agreement(imagined: Sequence[float], real: Sequence[float]) -> float:
-    """Return the weight of predicted values: their correlation with the observed values of the
-    chosen plans, or 0 if it is negative or undefined.
+    """Return the weight of predicted values: the correlation between predicted (`imagined`) and
+    observed (`real`) values of the chosen plans. A negative or undefined correlation gives 0.
 
     Example: agreement([0, 1, 0, 1], [0, 1, 0, 0]) == 0.577...
     """

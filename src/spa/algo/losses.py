@@ -3,9 +3,9 @@ importance weights for tokens that another policy sampled.
 
 Every loss is sum(weights * per-token loss). `weights` `[b, A]` are from `loss_weights`. They are
 computed for the mini-batch of all ranks, so that the gradient does not depend on its division into
-micro-batches. Tokens of weight 0 are never read. `info` has sums over the tokens of weight > 0, and
-the number of these tokens as "tokens". To get means, add the infos of all micro-batches and ranks,
-then divide by "tokens".
+micro-batches. Tokens of weight 0 are never read. The `info` that a loss returns has sums over the
+tokens of weight > 0, and the number of these tokens as "tokens". To get means, add the infos of all
+micro-batches and ranks, then divide by "tokens".
 
 The world losses are trained together with the policy loss. Each has its own denominator, taken over
 the whole mini-batch of all ranks. Equations and sources: docs/methods.md.
@@ -100,7 +100,7 @@ def policy_loss(
         logprobs: `[b, A]`, log-probs of the policy being trained; gradients flow through them.
         old_logprobs: `[b, A]`, log-probs of the policy before this step's updates.
         advantages: `[b, A]`.
-        weights: `[b, A]`, see the module.
+        weights: `[b, A]`, see the module docstring.
         clip_low: the ratio is clipped at 1 - clip_low from below.
         clip_high: the ratio is clipped at 1 + clip_high from above.
         clip_c: bound on the ratio for negative advantages; None switches it off.
@@ -210,15 +210,15 @@ def value_loss(
 ) -> tuple[Tensor, Info]:
     """Compute half the squared error of the critic, optionally with clipped values.
 
-    With `clip`, the squared error of a token is the larger of two: that of the value, and that of
-    the value clipped to within `clip` of the old value. If `clip` is much smaller than the returns,
-    the critic cannot learn. Then change the scale of one of them, or pass None.
+    With `clip`, the squared error of a token is the larger of two errors: the error of the value,
+    and the error of the value clipped to within `clip` of the old value. If `clip` is much smaller
+    than the returns, the critic cannot learn. Then change the scale of one of them, or pass None.
 
     Args:
         values: `[b, A]`, gradients flow through them.
         old_values: `[b, A]`.
         returns: `[b, A]`.
-        weights: `[b, A]`, see the module.
+        weights: `[b, A]`, see the module docstring.
         clip: in units of the returns, or None.
 
     Returns:
@@ -361,8 +361,8 @@ def uncertain_turns(entropy: Tensor, turns: Tensor, answers: Tensor, *, share: f
     """Select the environment's tokens after the turns with the least certain answers (PaW's
     selection, reconstructed). Returns bool `[B, A]`.
 
-    The least certain answers are those whose tokens have the highest mean entropy. The fraction
-    `share` of turns is chosen, but at least one turn.
+    An answer is less certain if the mean entropy of its tokens is higher. The fraction `share` of
+    turns is chosen, but at least one turn.
 
     Args:
         entropy: `[B, A]`, entropy of the policy at each predicted token.

@@ -19,8 +19,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over rows of the masked means of the rows; a row with an empty mask counts as 0. `[B,
-    A]` -> scalar."""
+    """Compute the masked mean of each row, and average over rows. A row with an empty mask counts
+    as 0. `[B, A]` -> scalar."""
     return (torch.where(mask, values, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
 
 
@@ -28,7 +28,7 @@ def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
     """Compute the moments that `whiten` needs: float64 `[3]` = sum, sum of squares, count over the
     mask.
 
-    The moments of the parts of a batch (ranks, micro-batches) add up to those of the batch.
+    Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the batch.
     """
     kept = torch.where(mask, values.double(), 0.0)
     return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])

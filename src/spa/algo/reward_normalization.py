@@ -80,13 +80,14 @@ def normalize_rewards(
     Scores are discounted first and normalized second. If the mean were subtracted first, it would
     be discounted with the rewards, and the longer of two failed episodes would get the higher
     return. Rewards and scores are divided by the standard deviation of undiscounted scores, because
-    that of discounted scores shrinks with the length of episodes. The constant c (mean and clamp)
-    is added to the return from every token: all of it on the last token, and `1 - step_discount` of
-    it on the others. Without a discount, the rewards add up to `normalize_scores`.
+    the standard deviation of discounted scores shrinks as episodes get longer. The constant c,
+    which accounts for the mean and the clamp, is added to the return from every token: all of it on
+    the last token, and `1 - step_discount` of it on the others. Without a discount, the rewards add
+    up to `normalize_scores`.
 
     Args:
         rewards: float `[B, A]`, on the last token of each turn or of the episode; each row adds up to its score.
-        last: bool `[B, A]`, the last of these tokens in each row.
+        last: bool `[B, A]`, True on the last of these tokens in each row.
         scores, group_ids, tag_ids, grouping, method: as for `normalize_scores`.
         step_discount: float `[B, A]`, the discount from a token's return to the next token's
             return, 1 outside the mask; None: no discount.

@@ -31,7 +31,8 @@ class Turns:
                 "turns: a token inside the mask has turn -1; number the turn of every masked "
                 "token from 0"
             )
-        # `scatter` needs a turn for every position; those outside the mask will add 0.
+        # `scatter` needs a turn for every position. Positions outside the mask get turn 0, and add
+        # 0 to its sums.
         index = torch.where(mask, turns, 0)
         count = int(index.max()) + 1 if index.numel() else 0
         present = (
@@ -102,7 +103,7 @@ def turn_rloo(
     shape = (int(index.max()) + 1, to_go.shape[1])
     totals = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, known)
     counts = torch.zeros(shape, dtype=torch.float64).index_add_(0, index, where.present.double())
-    # The mean over the other episodes. If there are none, it is 0 / 1.
+    # The mean over the other episodes. Without others, the clamp makes it 0 / 1 = 0.
     baseline = (totals[index] - known) / (counts[index] - 1).clamp(min=1)
     return where.tokens(to_go - baseline, rewards.dtype), where.tokens(to_go, rewards.dtype)
 

@@ -10,7 +10,7 @@ call of `Decoder.generate`:
 3. `_decode` repeats the decode step (`_step`) until all rows have ended:
    a. every layer writes the key and value of the row's last token to the next column of its slot,
       and attends to the columns in use (`_hidden`);
-   b. the logits become one token per row, from the row's own random numbers (`_sample`);
+   b. one token per row is sampled from the logits, with the row's own random numbers (`_sample`);
    c. ids, log-probs and ends of all rows go to the CPU in one transfer.
 
 A CUDA graph is a recorded sequence of kernels that is launched with one call. Its kernels read and
@@ -91,9 +91,9 @@ class _State:
         self.step.zero_()
 
     def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
-        """Start rows whose prompts have been read. `slots`, int64 [n], has the slot of each row;
-        `lengths`, int64 [n], the number of tokens of each prompt. `uniforms`, float64 [n, tokens],
-        has the random numbers."""
+        """Start rows whose prompts have been read. `slots`, int64 [n], contains the slot of each
+        row; `lengths`, int64 [n], the number of tokens of each prompt; `uniforms`, float64 [n,
+        tokens], the random numbers."""
         rows = len(slots)
         self.clear()
         self.slot[:rows] = slots
@@ -173,7 +173,7 @@ class Decoder:
         return responses
 
     def _take_slots(self, prompts: Sequence[Prompt], new_tokens: int) -> list[Slot]:
-        """Return the slot of each prompt: that of its episode from earlier turns, or a free one."""
+        """Return the slot of each prompt: the slot that its episode already has, or a free one."""
         asked = {prompt.episode_id for prompt in prompts}
         others = sum(episode_id not in asked for episode_id in self.slots)
         longest = max(len(prompt.token_ids) for prompt in prompts)
@@ -336,7 +336,7 @@ class Decoder:
             query_starts=state.starts[: size + 1],
             longest_query=1,
             row_slots=slot,
-            # Rows that have ended need not attend to anything.
+            # Rows that have ended attend to a single column, because their results are ignored.
             lengths=torch.where(state.alive[:size], position + 1, 1),
         )
         self._sample(hidden, sampling)

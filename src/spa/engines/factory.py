@@ -28,7 +28,7 @@ API = "openai"
 
 class PlayingEngine(Engine, Protocol):
     """An engine with its chat template. The template is None if the engine returns text without
-    tokens. Rollouts then record no tokens."""
+    tokens; rollouts then record no tokens."""
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -57,8 +57,8 @@ class EngineKind:
 
     `make` builds the engine. `name` is the value of `actor_rollout_ref.rollout.name` for an engine
     of this folder. `trainable` is true if `load_weights` accepts the policy's weights and
-    completions have token ids and log-probs. `raw_logprobs` is true if the log-probs are those of
-    the raw logits, even with another temperature, top-k or top-p.
+    completions have token ids and log-probs. `raw_logprobs` is true if log-probs always refer to
+    the raw logits, regardless of temperature, top-k and top-p.
     """
 
     make: Callable[[EngineRequest], PlayingEngine]
@@ -95,7 +95,7 @@ def engine_kind(name: str) -> EngineKind:
     The latter two refer to an `EngineKind`, or to a class or function that builds an engine from an
     `EngineRequest`. An engine without an `EngineKind` cannot be used in training.
 
-    Raises ConfigError if it does not load.
+    Raises ConfigError if `name` cannot be loaded.
     """
     if name in engines():
         return engines()[name]
@@ -121,7 +121,7 @@ def trained_kind(cfg: Config) -> EngineKind:
     name = engine_name(cfg)
     rollout = cfg.actor_rollout_ref.rollout
     kind = engine_kind(name)
-    # Only with these settings are the raw logits those of the sampling policy.
+    # Only with these settings is the sampling distribution the softmax of the raw logits.
     sampling = rollout.temperature == 1 and rollout.top_p >= 1 and rollout.top_k < 1
     if not kind.trainable:
         raise ConfigError(

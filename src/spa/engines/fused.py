@@ -27,12 +27,13 @@ from spa.models.lora import has_adapters, merged_weight
 MODELS = ("llama", "mistral", "qwen2")
 SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
 PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
-DECODED_ROWS = 16  # rows for which the matrix layout is optimized; other numbers work, too
+DECODED_ROWS = 16  # batch size for which the matrix layout is optimized; any other size works
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
-    """Return whether `FusedModel` supports the model, and its copy of the matrices is worth the
-    memory. It is if `dtype` differs from the dtype of the weights, or if the model is small."""
+    """Return whether `FusedModel` supports the model, and whether its copy of the matrices is worth
+    the memory. The copy is worth it if `dtype` differs from the dtype of the weights, or if the
+    model is small."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not has_full_attention(config):
         return False

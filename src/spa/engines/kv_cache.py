@@ -176,8 +176,8 @@ class GrowingCache(DynamicCache):
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:
-        """Fill the empty cache with these rows. Each row has its tokens after the head, from column
-        0 on. None is an empty row.
+        """Fill the empty cache with these rows. Each row's tokens after the head begin at column 0.
+        None stands for an empty row.
 
         The given rows must not be used afterwards. A store whose episodes are all in the batch is
         freed layer by layer, because it may fill most of a GPU. Other stores shrink later
@@ -246,8 +246,8 @@ class GrowingCache(DynamicCache):
     ) -> list[EpisodeKV]:
         """Copy `rows`, int64 [R], to a new store, without their gaps.
 
-        `ids` has the cached tokens, int32, of each row. `columns`, int64 [R, c], lists for each row
-        first the columns of its tokens after the head.
+        `ids` has the cached tokens, int32, of each row. Each row of `columns`, int64 [R, c], begins
+        with the columns of the row's tokens after the head; its other entries are arbitrary.
 
         With `last`, the cache is emptied, and its layers are freed one by one.
         """

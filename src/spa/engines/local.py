@@ -71,7 +71,7 @@ class LocalEngine:
 
     `keep_cache=False` drops every episode's cache after its turn, which saves memory but means more
     tokens to read. `max_rows` is the largest batch size. `autocast` is the precision of the forward
-    pass; None keeps that of the weights. With `graphs`, sampling uses `spa.engines.decoder`; by
+    pass; None uses the dtype of the weights. With `graphs`, sampling uses `spa.engines.decoder`; by
     default this is tried on CUDA. Models that `spa.engines.fused` supports use its forward pass.
 
     Raises ModelError for an architecture whose log-probs differ between decoding with a cache and
@@ -318,7 +318,7 @@ class _Batch:
             for i, length in zip(unique, held.tolist(), strict=True)
         ]
         past = torch.arange(int(held.max()) - self.cache.shared, device=self.device)[None]
-        # Every row begins at column 0; columns beyond the row's own length hold no token.
+        # Every row begins at column 0; columns beyond the row's own length contain no token.
         valid = self.cache.shared + past < held[:, None]
         fresh = not any(rows)
         stores = {row.store for row in rows if row is not None}
@@ -337,7 +337,7 @@ class _Batch:
             self.cache.select_rows(expand)
             logits = logits[expand]
             valid = valid[expand]
-        self.valid = valid  # bool [B, columns]: which cache columns hold a token of the row
+        self.valid = valid  # bool [B, columns]: True for columns that contain a token of the row
         self.positions = torch.tensor([len(p.token_ids) for p in self.prompts], device=self.device)
         return logits
 

@@ -39,8 +39,8 @@ def sample_tokens(
     """Sample one token per row by inverting the cumulative distribution.
 
     `logits` is [B, V]. `uniforms` is float64 [B] in [0, 1), with one number from each row's own
-    stream. Returns ids, int64 [B], and log-probs, float32 [B]. The log-probs are those of the
-    distribution from which the ids were sampled, or those of the raw logits for greedy sampling.
+    stream. Returns ids, int64 [B], and log-probs, float32 [B]. The log-probs refer to the
+    distribution from which the ids were sampled, or to the raw logits for greedy sampling.
     """
     allowed = policy_logits(logits.float(), sampling)
     if sampling.temperature == 0:

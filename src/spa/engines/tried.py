@@ -1,5 +1,5 @@
-"""Trials of sampling: when the engine is built, check on a few tokens that the local engine can
-sample from a model."""
+"""Trials that run when the local engine is built: they check on a few tokens that it can sample
+from the model."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # Largest accepted difference of log-probs in float32. Rounding causes about 1e-5; a wrong position
 # causes much more.
 SAME = 0.05
-SAME_HALF = 0.2  # the same in bfloat16
+SAME_HALF = 0.2  # largest accepted difference in bfloat16
 TOKENS = ((3, 14), (12, 17))  # prompt lengths of the two rows in the first turn and in the second
 
 MakeBatch = Callable[[Sequence[Prompt], SamplingParams], Any]
@@ -50,8 +50,9 @@ def reads_right(model: Any, make_batch: MakeBatch) -> bool:
 
 
 def decoder_fault(decoder: Decoder, model: Any, autocast: torch.dtype | None) -> str:
-    """Try a decoder on two turns of two rows. Returns the reason not to use it: an error, or
-    log-probs that differ from those of one forward pass without a cache; "" if the trial passes."""
+    """Try a decoder on two turns of two rows. Returns the reason not to use it: an error, or a
+    difference in log-probs from one forward pass without a cache. Returns "" if the trial
+    passes."""
     with torch.autocast(decoder.device.type, autocast, autocast is not None):
         fault = _fault(model, lambda: _decoder_gap(decoder, model), SAME_HALF)
     decoder.release()

@@ -1,5 +1,5 @@
-"""Interface of environments: Gymnasium environments whose observations are text. Actions may have
-labels, which are numbered from 1."""
+"""Interface of environments: Gymnasium environments whose observations are text. Actions are free
+text, or have labels that are numbered from 1."""
 
 import copy
 import sys
@@ -75,8 +75,8 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     players: int = 1
     """Number of players. With several, `step` is a move of `current_player`, and `info` has
-    `rewards` (numbers) and `successes` (bool) of all players, in order. `reward` and `success` are
-    those of the player who moved."""
+    `rewards` (numbers) and `successes` (bool) of all players, in order. `reward` and `success`
+    refer to the player who moved."""
 
     max_steps: int = sys.maxsize
     """Number of steps after which the game truncates an episode. `best_success` counts only steps
@@ -103,15 +103,15 @@ class TextEnv(gymnasium.Env[str, Action]):
         return 0
 
     def look_as(self, player: int) -> None:
-        """Show states, instruction and legal actions from this player's view from now on. Games in
-        which all players see the same need not override this."""
+        """Switch states, instruction and legal actions to the view of `player`. Games in which all
+        players see the same need not override this."""
 
     def world_state_text(self, mode: StateText) -> str:
         """Return the part of the current state that an agent should know, as text.
 
-        World-model training and evaluation use it as the target: before the actions it is the
-        correct observation of a response, after them the correct prediction. It has the arguments
-        of `state_text`, and by default the same result.
+        World-model training and evaluation use it as the target. Before a turn's actions, it is the
+        correct observation; after them, the correct prediction. By default, it is the same as
+        `state_text(mode)`.
 
         In a partially observed game, this may be the simulator's hidden state, or the relevant part
         of it.
@@ -186,8 +186,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         If actions or their legality may depend on the state, the plan is executed in a copy during
         sampling, and each action is sampled in the state that precedes it. The copy has its own
         noise, so random events of the real game may still make an action illegal. If the game
-        cannot be copied, actions are sampled in the state at the start of the turn. So are actions
-        after the end of the game or of the player's turn.
+        cannot be copied, all actions are sampled in the state at the start of the turn. The same
+        applies to actions after the copy's game, or the player's turn in it, has ended.
         """
         twin = self._trial_copy(rng) if count > 1 else None
         plan: list[str] = []
@@ -265,8 +265,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         """Return the next action of a greedy walk that reduces a distance to the goal. Ties are
         broken at random with the NumPy generator `rng`. The walk serves as a reference policy.
 
-        It uses only what the prompt shows, and does not look ahead. Returns None if the game has no
-        such walk.
+        The walk uses only what the prompt shows, and does not look ahead. Returns None if the game
+        has no such walk.
         """
         return None
 
@@ -289,13 +289,14 @@ class TextEnv(gymnasium.Env[str, Action]):
         """Return an independent copy of the running game. The same actions lead to the same states
         in both, and neither affects the other.
 
-        The copy continues a copy of the noise stream; with `noise_seed`, its noise comes from that
-        seed from now on. Raises NotImplementedError if a game cannot be copied; then
+        The copy continues a copy of the noise stream. With `noise_seed`, it uses a new stream with
+        that seed instead. Raises NotImplementedError if a game cannot be copied; then
         `spa.envs.branch` replays its actions.
         """
         if self.changes is None:
             raise NotImplementedError
-        # The shallow copy shares all objects; those that `step` changes in place are copied below.
+        # The shallow copy shares all objects. The objects that `step` changes in place are copied
+        # below.
         twin = copy.copy(self)
         # `_np_random` is Gymnasium's generator. `reset(seed=None)` samples from it, so the twin
         # needs its own.
@@ -311,7 +312,8 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     state_key_format: tuple[str, str] = ("state", "states in short")
     """Two phrases for prompts that ask for a written search: the name of a state, and a description
-    of its short form. For games with a `constraint_problem`, they describe a variable instead."""
+    of its short form. For games with a `constraint_problem`, the phrases describe a variable
+    instead."""
 
     def state_key(self) -> str | None:
         """Return a short name of the current state for written searches, without blanks, colons and

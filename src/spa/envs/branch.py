@@ -36,7 +36,7 @@ def branch(env: TextEnv, past: Past, noise_seed: int | None = None) -> TextEnv:
     twin.reset(seed=past.seed, options=dict(past.options))
     for action in past.actions:
         twin.step(action)
-    # Only the state text that the player to move sees can be compared, not hidden state.
+    # Compare the state text that the player to move sees. Hidden state cannot be compared.
     for game in (twin, env):
         look_as_mover(game)
     if twin.state_text("grid_and_coords") != env.state_text("grid_and_coords"):

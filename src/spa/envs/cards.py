@@ -2,8 +2,8 @@
 
 A card records the options of a tag and the hash of its first 1,000 puzzles. It also records the
 best possible success rate within the limit of actions, and the success rate of random play. A
-model's score means little without these two. The limit of actions is `max_actions_per_traj`, or
-fewer if the turns allow fewer.
+model's score means little without these two. The limit of actions is `max_actions_per_traj`, or a
+smaller number if the turns allow fewer actions.
 """
 
 import json
@@ -22,14 +22,14 @@ class Card:
     env_type: str
     version: int  # of the puzzles; increases whenever they change
     options: dict[str, Any]
-    max_actions_per_traj: int  # limit of actions, or fewer if the turns allow fewer
+    max_actions_per_traj: int  # limit of actions; smaller than the setting if the turns allow fewer
     distinct_puzzles: int  # among the first 1,000 seeds; fewer than 1,000 means that puzzles repeat
     puzzles_hash: str  # sha256 of the puzzle texts of the seeds 0 to 999
     # Mean probability that the best policy succeeds within `max_actions_per_traj`; None if unknown.
     optimum: float | None
     optimum_by: str  # method that computed `optimum`
     random_success: float  # success rate of uniformly random legal actions
-    random_score: float  # mean sum of rewards of those episodes
+    random_score: float  # mean total reward of the same random episodes
     # Success rates of two other reference policies (`spa.envs.reference`); None if the game does
     # not support them.
     walk_success: float | None
@@ -99,5 +99,5 @@ def mean_optimum(best: Sequence[float | None]) -> float | None:
 
 
 def plain_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options as they are after a round trip through JSON: all keys are strings."""
+    """Return the options after a round trip through JSON, which turns all keys into strings."""
     return json.loads(json.dumps(dict(options or {}), default=dict))

@@ -14,7 +14,7 @@ def phrase(singular: str, plural: str, symbol: str, cells: Iterable[Cell]) -> st
     """Describe where all objects of one kind are.
 
     Examples: `hole (O) is at (0,1)`, `holes (O) are at (0,1) (1,0)` in row-major order, or `no
-    holes (O)`. A kind without objects is mentioned too, so that the sentence has the same parts in
+    holes (O)`. Kinds without objects are mentioned, too, so that the sentence has the same parts in
     every state.
     """
     ordered = sorted(cells)

@@ -18,7 +18,7 @@ from spa.envs.spaces import text_space
 from spa.errors import ConfigError
 
 NAME = "frozen_lake"
-# The ids are the original's, because its option `grid_lookup` refers to them.
+# Same ids as in the original code, because the option `grid_lookup` refers to them.
 SYMBOLS = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 MEANINGS = {0: "player", 1: "empty", 2: "hole", 3: "goal", 4: "player in hole", 5: "player on goal"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
@@ -172,7 +172,8 @@ class FrozenLake(GridGame):
         self._noise = None
 
     def _cell(self, cell: int) -> int:
-        # The result is an id of SYMBOLS. The player on the goal or in a hole has a separate id.
+        # The result is an id of SYMBOLS. There are separate ids for the player on the goal and in a
+        # hole.
         if cell == self.player:
             return 4 if cell in self.lake.holes else 5 if cell == self.lake.goal else 0
         return 2 if cell in self.lake.holes else 3 if cell == self.lake.goal else 1
@@ -239,7 +240,8 @@ class FrozenLake(GridGame):
         return Lake(self.size, flat.index("P"), flat.index("G"), holes)
 
     def puzzle_text(self) -> str:
-        """Return the initial board in the standard symbols, even if this instance has others."""
+        """Return the initial board in the standard symbols, even if this instance uses other
+        symbols."""
         lake = self.lake
         size = self.size
         flat = ["O" if cell in lake.holes else "_" for cell in range(size * size)]
@@ -266,8 +268,8 @@ class FrozenLake(GridGame):
         way = []
         cell = self.player
         while len(way) < limit:
-            # With exactly as many actions left as a shortest path has moves, only moves along a
-            # shortest path have a value above 0.
+            # If the number of actions left equals the length of a shortest path, only moves along
+            # such a path have a value above 0.
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:
                 break
@@ -286,8 +288,8 @@ class FrozenLake(GridGame):
         return values(self.lake, self._rate(), limit)[limit][self.player]
 
     def greedy_action(self, rng: Any) -> str | None:
-        """Return a random move among those that reduce the Manhattan distance to the goal, ignoring
-        holes and slips; None at the goal."""
+        """Return a random move that reduces the Manhattan distance to the goal, ignoring holes and
+        slips. Returns None at the goal."""
         nearer = [
             label
             for label, turn in zip(self._labels, self._turns, strict=True)
@@ -306,7 +308,7 @@ class FrozenLake(GridGame):
 
     def state_value(self, text: str) -> float:
         """Return 1 if the text shows the player on the goal, -1 if in a hole, else 0."""
-        # Symbols are searched only in the grid, because they may also be letters of the sentence.
+        # Search for symbols only in the grid, because the sentence may contain the same characters.
         grid = "".join(text.split("\n")[: self.size]) if "\n" in text else ""
         if "on the goal" in text or self._symbols[5] in grid:
             return 1.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from spa.envs.options import uniforms
 
-TURNS = ("left", "down", "right", "up")  # circular: a slip leads to a neighbour
+TURNS = ("left", "down", "right", "up")  # in circular order: a slip changes the index by one
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
 

@@ -33,14 +33,14 @@ class GridGame(TextEnv):
         state_text: StateText | None,
     ) -> None:
         """`name` is the environment's name in error messages. `symbols`, `meanings` and `actions`
-        are the original's defaults by id. The other arguments are options of the user, some of
-        which replace these defaults."""
+        are the original code's defaults by id. The other arguments are user options. `grid_lookup`,
+        `grid_vocab` and `action_lookup` replace these defaults."""
         self.default_state_text = choose_state_text(
             name, state_text, render_mode, self.metadata["render_modes"]
         )
         self.render_mode = render_mode
         self._symbols, self._legend = read_symbols(name, grid_lookup, grid_vocab, symbols, meanings)
-        # `_means`: the direction that each label stands for.
+        # `_means`: the direction that each label means.
         self._labels, self._means = read_actions(name, action_lookup, actions)
         self.action_space = label_space(len(self._labels))
 

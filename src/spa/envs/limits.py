@@ -127,8 +127,8 @@ def checked_text(value: Any, what: str) -> str:
 
 
 def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
-    """Validate the result of `step`. Returns (reward, whether the episode is over, info); raises
-    EnvFault if it is invalid."""
+    """Validate the result of `step`. Returns (reward, whether the episode is over, info). Raises
+    EnvFault if the result is invalid."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise EnvFault(
             f"step returned {result!r:.80}; return (text, reward, terminated, truncated, info)"
@@ -145,8 +145,8 @@ def checked_step(result: Any) -> tuple[float, bool, dict[str, Any]]:
 
 
 def checked_reward(value: Any) -> float:
-    """Return a reward of `step` as a float. Raises EnvFault if it is not a number, not finite, or
-    larger than `MOST_REWARD` in absolute value."""
+    """Return a reward of `step` as a float. Raises EnvFault unless it is a finite number of at most
+    `MOST_REWARD` in absolute value."""
     try:
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -161,8 +161,8 @@ def checked_reward(value: Any) -> float:
 
 
 def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
-    """Convert `value` to plain types that JSON and other processes understand; types in `kept` are
-    unchanged, other objects become the name of their class."""
+    """Convert `value` to plain types that JSON and other processes understand. Values of the types
+    in `kept` are unchanged; any other object is replaced by the name of its class."""
     if isinstance(value, kept):
         return value
     # Scalars of NumPy, torch and JAX.
@@ -170,7 +170,7 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
-    # An instance of a subclass becomes an instance of the plain base type.
+    # Convert an instance of a subclass to the plain base type.
     for base in (int, float, str):
         if isinstance(value, base):
             return base(value)
@@ -188,7 +188,7 @@ either."""
 
 
 class LostEpisodes:
-    """Episodes that crashed, each with the reason, in an append-only JSON-lines file.
+    """Record of the episodes that crashed, each with the reason, in an append-only JSON-lines file.
 
     `path` is the file. None keeps the records in memory only.
     """
@@ -206,7 +206,8 @@ class LostEpisodes:
         return mark[0] if mark else None
 
     def is_unmakeable(self, episode_id: str) -> bool:
-        """Return whether the puzzle of an episode cannot even be built."""
+        """Return whether the crash happened while the episode's puzzle was created, so that the
+        puzzle cannot be previewed either."""
         return episode_id in self._marks and self._marks[episode_id][1] in MAKING
 
     def mark(self, episode_id: str, error: EnvCrash) -> None:

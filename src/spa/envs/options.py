@@ -141,9 +141,9 @@ def read_actions(
     """Apply the option `action_lookup`. Returns the action labels in the order of their ids, and
     the direction of each label: a value of `default` in lower case.
 
-    A label that names a direction means that direction, whatever its id; other labels ("North")
-    mean the default direction of their id. Raises ConfigError if two labels are equal or mean the
-    same direction.
+    A label that names a direction means that direction, regardless of its id. Other labels, such as
+    "North", mean the default direction of their id. Raises ConfigError if two labels are equal or
+    mean the same direction.
     """
     table = read_table(env, "action_lookup", lookup, default)
     labels = tuple(table[identity].strip() for identity in sorted(table))
@@ -173,8 +173,8 @@ def uniforms(rng: np.random.Generator, block: int = 64) -> Callable[[], float]:
 
     def numbers() -> Iterable[float]:
         while True:
-            # Convert a whole block to Python floats, which is faster than sampling NumPy scalars
-            # one by one.
+            # Converting a whole block to Python floats is faster than sampling NumPy scalars one by
+            # one.
             yield from rng.random(block).tolist()
 
     return iter(numbers()).__next__

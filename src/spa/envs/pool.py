@@ -24,8 +24,8 @@ class EpisodeSpec:
     sample_seed: int  # seeds the engine's sampling
     validation: bool = False
     seat: int = 0  # the player of this episode in a game of several players
-    # Id shared by the episodes that play one game together. Empty if there are no other players, or
-    # if they are a fixed opponent.
+    # Id shared by the episodes that play one game together. Empty if no other episode plays in the
+    # same game.
     table: str = ""
 
     def reset_options(self) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def group_specs(
 
     The puzzle of group g at step s has the seed `base_seed + s * groups + g`, as in the original.
     Both groups of a pair use the g of the first. So no two steps share a puzzle seed, and a resumed
-    run plays the same puzzles as an uninterrupted one. Every member has its own sampling seed. Only
-    its opponent in a pair shares its noise seed.
+    run plays the same puzzles as an uninterrupted one. Every member has its own sampling seed. It
+    shares its noise seed only with its opponent in a pair.
     """
     groups = sum(n_groups)
     tag_of = [tag for tag, count in zip(tags, n_groups, strict=True) for _ in range(count)]

@@ -32,10 +32,10 @@ def look_ahead(env: TextEnv, rng: Any) -> str | None:
     """Return the next action by one-step look-ahead with the true game: each legal action is tried
     on a copy.
 
-    An action that wins is preferred. Otherwise, the action with the lowest `TextEnv.goal_distance`
-    is chosen among those that do not fail. Ties are broken at random. In a game with chance, the
-    copy has its own noise. Returns None if the game cannot be copied, lists no actions or has no
-    distance.
+    An action that wins is preferred. Otherwise, the action that leads to the lowest
+    `TextEnv.goal_distance` is chosen. Actions that lose the game are avoided. Ties are broken at
+    random. In a game with chance, the copy has its own noise. Returns None if the game cannot be
+    copied, lists no actions or has no distance.
     """
     if env.goal_distance() is None:
         return None

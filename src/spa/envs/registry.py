@@ -16,8 +16,8 @@ from spa.plugins import find_modules_beside_user, load_plugin, plugins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A third-party library of games, named `library:task`, which an installed package
-    registers."""
+    """A third-party library of games, registered by an installed package. Its games are named
+    `library:task`."""
 
     path: str  # module:Class of the TextEnv; its first argument is the task
     package: str  # name of the package to import
@@ -31,8 +31,8 @@ ENVS: dict[str, str] = {
 
 
 def env_types() -> list[str]:
-    """Return the names of all environment types: the shipped ones, then those that other packages
-    register."""
+    """Return the names of all environment types: the shipped types, then the types that other
+    packages register."""
     return list(dict.fromkeys((*ENVS, *plugins("envs"))))
 
 
@@ -125,8 +125,8 @@ def _other_libraries(name: str) -> str:
 
 
 def _its_games(module: ModuleType) -> str:
-    """Return an error hint that lists the games of a module. It helps a user who gave a name that
-    is not one of the module's classes, such as a task."""
+    """Return an error hint that lists the games of a module. The hint is for names that are not
+    classes of the module, such as the name of a task."""
     own = [
         name
         for name, kind in inspect.getmembers(module, inspect.isclass)

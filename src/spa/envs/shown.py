@@ -15,7 +15,7 @@ class Shown:
     text: str
 
     def state_text(self, mode: StateText) -> str:
-        """Return `text`, whatever the mode."""
+        """Return `text` for every mode."""
         return self.text
 
     def image(self) -> None:

@@ -158,7 +158,8 @@ class RemoteEnv:
         """Recreate the game in a new process by replaying its past. Raises EnvFault if a call
         returns another result than before."""
         copied = sum(name == "clone" for name, *_ in self._past)
-        # During the replay, the games that this one was copied from need numbers of their own.
+        # If this game is a copy, the games that it was copied from are recreated, too, under
+        # temporary numbers.
         numbers = iter([*(next(self._worker.copies) for _ in range(copied)), self._number])
         number = next(numbers)
         self._worker.request("make", number, self._recipe)
@@ -181,12 +182,13 @@ class RemoteEnv:
 
 
 class _Worker:
-    """One worker process and the pipe to it. Callers must hold `lock` while they use it."""
+    """One worker process and the pipe to it. Callers must acquire `lock` before they use the
+    worker."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
         self.lock = threading.RLock()
-        self.life = 0  # number of processes that have ended
+        self.life = 0  # number of processes that have been stopped
         self.process: Any = None
         self.pipe: Connection | None = None
         self.forgotten: list[int] = []
@@ -233,8 +235,8 @@ class _Worker:
             # answer to the next request.
             if not answered:
                 self.stop()
-        # Errors for the user arrive as class name and text. A class that is not in `spa.errors`
-        # becomes ConfigError.
+        # Errors for the user arrive as class name and text. An unknown class is replaced by
+        # ConfigError.
         if outcome == "user":
             raise getattr(errors, value[0], ConfigError)(value[1])
         if outcome == "error":
@@ -253,7 +255,8 @@ class _Worker:
             target=_serve, args=(theirs,), daemon=True, name="spa-environments"
         )
         self.process.start()
-        # An open copy of the child's end in this process would hide that the child has ended.
+        # Close this process's copy of the child's end; otherwise reading would not fail when the
+        # child ends.
         theirs.close()
         return self.pipe
 

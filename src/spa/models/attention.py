@@ -1,6 +1,6 @@
 """Attention implementations for CPUs and GPUs.
 
-`plain_attention` is for CPUs. It uses plain matrix products over blocks of queries, each of which
+`plain_attention` is for CPUs. It uses plain matrix products over blocks of queries. Each block
 reads only the keys up to its last query. It trains two to four times as fast as PyTorch's fused CPU
 kernel at up to a thousand tokens (docs/scaling.md).
 
@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_
 
 NAME = "plain"
 PACKED = "packed"  # for GPUs
-# In these architectures, attention is only scaled products and a softmax.
+# Architectures whose attention is only scaled dot products and a softmax.
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 BLOCK = 128  # queries per block
 # Longer sequences without a mask or a cache use
@@ -54,8 +54,8 @@ def plain_attention(
         )
         return out.transpose(1, 2), None
     shared = heads // key_heads
-    # Cast once, because autocast would copy the inputs of each product. The softmax still sums in
-    # float32. Values from a cache may be float32.
+    # Cast once, because autocast would cast the inputs of each product again. Values from a cache
+    # may be float32. The softmax still sums in float32.
     dtype = _product_dtype(value)
     with torch.autocast(query.device.type, enabled=False):
         query = (query * scaling).to(dtype)
@@ -66,7 +66,7 @@ def plain_attention(
         keys = key.reshape(rows * key_heads, columns, width).transpose(1, 2)
         values = value.reshape(rows * key_heads, columns, width)
         parts = []
-        # A mask may let every query attend to every key, so blocks would save nothing.
+        # With a mask, any query may attend to any key, so blocks would save nothing.
         block = BLOCK if attention_mask is None else q
         for start in range(0, q, block):
             some = stacked[:, :, start : start + block]
@@ -86,7 +86,8 @@ def plain_attention(
 
 
 def _product_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with `x`, which is that of autocast if it is enabled."""
+    """Return the dtype for matrix products with `x`: the autocast dtype if autocast is enabled,
+    else the dtype of `x`."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -104,9 +105,9 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Compute the causal attention of packed sequences without a mask.
 
-    `query` is [1, H, N, D]; `key` and `value` are [1, K, N, D]. `cu_seq_lens_q`, int32 [B + 1], has
-    the start of each sequence, followed by N. `max_length_q` is the length of the longest sequence.
-    Returns [1, N, H, D]. Without `cu_seq_lens_q`, calls SDPA.
+    `query` is [1, H, N, D]; `key` and `value` are [1, K, N, D]. `cu_seq_lens_q`, int32 [B + 1],
+    contains the start of each sequence, followed by N. `max_length_q` is the length of the longest
+    sequence. Returns [1, N, H, D]. Without `cu_seq_lens_q`, calls SDPA.
     """
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
@@ -157,14 +158,14 @@ def varlen_attention(
 
     `query` is [N, H, D]; `key` and `value` are [M, K, D], where K divides H. Returns [N, H, D].
 
-    `query_starts` and `key_starts`, int32 [B + 1], have the start of each sequence, followed by the
-    end of the last one. `longest_query` and `longest_key` are the largest numbers of queries and
-    keys in a sequence. `lengths`, int32 [B], is the number of keys in use per sequence (inference
-    only); by default, all keys up to the next sequence. With `lengths`, the sequences' keys may be
-    stored in any order. The last query of a sequence is aligned with its last key.
+    `query_starts` and `key_starts`, int32 [B + 1], contain the start of each sequence, followed by
+    the end of the last one. `longest_query` and `longest_key` are the largest numbers of queries
+    and keys in a sequence. `lengths`, int32 [B], is the number of keys in use per sequence
+    (inference only); by default, all keys up to the next sequence. With `lengths`, the sequences'
+    keys may be stored in any order. The last query of a sequence is aligned with its last key.
 
-    Uses a flash kernel in half precision on CUDA. In float32 or on a CPU, which only tests do, it
-    computes one sequence after another.
+    Uses a flash kernel in half precision on CUDA. In float32 or on a CPU, which only tests use, it
+    processes one sequence after another.
     """
     if query.device.type == "cpu" or query.dtype == torch.float32:
         return _attention_by_sequence(query, key, value, query_starts, key_starts, scale, lengths)
@@ -242,8 +243,8 @@ def supports_plain_attention(config: Any) -> bool:
 def _no_mask_needed(
     *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
 ) -> torch.Tensor | None:
-    """Return the mask for `plain_attention`: None for unpadded batches, for which it applies causal
-    attention."""
+    """Return the mask for `plain_attention`. For unpadded batches, return None, so that
+    `plain_attention` applies a causal mask."""
     if attention_mask is None:
         return None
     return eager_mask(*args, attention_mask=attention_mask, **kwargs)

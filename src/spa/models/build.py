@@ -134,10 +134,10 @@ def load_actor(
 
 
 def load_template(cfg: Config, name: str) -> ChatTemplate:
-    """Load the chat template of a model, or the configured one, and compare its tokens with those
-    that a server would render.
+    """Load the chat template of a model, or the configured one, and check that an inference server
+    would produce the same tokens.
 
-    Raises ModelError if there is no template, or if a server would render other tokens than
+    Raises ModelError if there is no template, or if a server would produce other tokens than
     training uses.
     """
     model_cfg = cfg.actor_rollout_ref.model
@@ -247,7 +247,7 @@ def check_head(name: str, model: Any) -> None:
     """Raise ModelError if log-probs computed in chunks differ from the model's own. This rejects
     architectures that transform their logits in a way unknown to spa, because training would use
     wrong log-probs."""
-    # The tokens do not matter, because two ways to compute the same log-probs are compared.
+    # Any tokens will do, because the check compares two ways to compute the same log-probs.
     ids = torch.arange(1, 7, device=model.device)[None]
     mask = torch.ones((1, 5), dtype=torch.bool, device=model.device)
     ours, _ = token_logprobs(model, ids, mask)

@@ -141,7 +141,7 @@ def layers_of(model: Any) -> Any:
     """Return the layers below the head: of a policy, with or without adapters, or of a critic."""
     if isinstance(model, Critic):
         return model.body
-    # peft's wrapper holds the causal language model, which in turn holds the layers.
+    # peft's wrapper contains the causal language model, which contains the layers.
     return (
         model.base_model
         if not hasattr(model, "get_base_model")
@@ -299,7 +299,8 @@ def _read_after(body: Any, input_ids: torch.Tensor, prefix: int) -> torch.Tensor
     receives the gradients of all rows."""
     cache: Any = DynamicCache()
     body(input_ids=input_ids[:1, :prefix], past_key_values=cache, use_cache=True)
-    # Views, not copies: all rows use the same keys and values, in which their gradients add up.
+    # Expand without copying: all rows share the same keys and values, which accumulate the
+    # gradients of all rows.
     for layer in cache.layers:
         layer.keys, layer.values = (
             part.expand(len(input_ids), -1, -1, -1) for part in (layer.keys, layer.values)
@@ -415,9 +416,10 @@ def micro_batches(
 ) -> Iterator[torch.Tensor]:
     """Yield the row indices, int64, of each micro-batch.
 
-    A micro-batch has `rows` rows, or the largest number that fits into `max_tokens` tokens. Padding
-    counts towards `max_tokens` unless rows are `packed`. Rows are sorted by length to reduce
-    padding; the order is deterministic.
+    Without `max_tokens`, a micro-batch has `rows` rows (None: all). Otherwise `rows` is ignored,
+    and it has the most rows that fit into `max_tokens` tokens, but at least one. Padding counts
+    towards `max_tokens` unless rows are `packed`. Rows are sorted by length to reduce padding; the
+    order is deterministic.
     """
     order = torch.argsort(lengths, stable=True, descending=True)
     ends = lengths[order].cumsum(0)
@@ -426,7 +428,7 @@ def micro_batches(
         longest = int(lengths[order[start]])
         if max_tokens is None:
             count = rows or len(order)
-        # A packed row costs its own tokens, a padded row as many as the longest one.
+        # A packed row costs its own length in tokens, a padded row the length of the longest row.
         elif packed:
             before = int(ends[start]) - longest
             count = max(1, int((ends <= before + max_tokens).sum()) - start)

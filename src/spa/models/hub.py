@@ -26,7 +26,8 @@ CODE = ("*.py",)
 
 DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
 SPLITS = {"train": ("wm_train", "train"), "val": ("wm_val", "val", "test")}
-"""Prefixes of data file names, by split: spa's own first, then those of data sets on the Hub."""
+"""Prefixes of data file names, by split: first the names that spa writes, then names that are
+common on the Hub."""
 DATA = (*(f"*{suffix}" for suffix in DATA_SUFFIXES), "*.md")
 OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights in other formats
 
@@ -34,7 +35,7 @@ OTHERS = ("original/*", "onnx/*", "openvino/*", "metal/*")  # the same weights i
 @functools.cache
 def download_model(name: str, *, code: bool = False, endpoint: str | None = None) -> Path:
     """Return the folder of a Hub model (owner/name) in the local cache. Downloads the model if it
-    is not there yet.
+    is not in the cache.
 
     Without a network, an earlier download is used. With `code`, the model's Python files are
     downloaded, too. `endpoint` is the URL of a server to use instead of the Hub. Raises ModelError,

@@ -35,8 +35,8 @@ from spa.models.vision import ImageReader, image_reader
 
 BUILTIN = "builtin:tiny"
 BUILTIN_GAMES = ("frozen_lake", "sokoban", "sudoku")
-"""Environment types that the built-in model can read. A test compares them with its pre-training
-data."""
+"""Environment types on whose texts the built-in model was pre-trained. A test compares this list
+with the pre-training data."""
 KEPT = Path("~/.cache/spa/models")
 """Folder of imported models, which have plain names such as `smollm2`. `spa model import-gguf
 smollm2` writes to it."""
@@ -45,11 +45,11 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_source(name: str, *, code: bool = False) -> Path:
-    """Resolve a model name to a folder: that of the built-in model, a local one, or that of a Hub
-    model in the local cache.
+    """Resolve a model name to a folder: a local folder, or the folder of the built-in model or of a
+    Hub model in the local cache.
 
     If the folder is not itself a model but has `global_step_N` children (a downloaded checkpoint),
-    the child with the largest N is returned. The folder may also hold only a LoRA adapter.
+    the child with the largest N is returned. The folder may also contain only a LoRA adapter.
 
     With `code`, the Python files of a Hub model are downloaded, too. Raises ModelError if there is
     no such model, or if its folder lacks a configuration or safetensors weights.
@@ -79,7 +79,7 @@ def model_source(name: str, *, code: bool = False) -> Path:
             (int(m[1]), m[0]) for child in path.iterdir() if (m := _STEP.fullmatch(child.name))
         )
         if (path / ADAPTER_CONFIG).is_file():
-            return path  # the folder holds an adapter only
+            return path  # the folder contains only an adapter
         if not steps or not (path / steps[-1][1] / "config.json").is_file():
             raise ModelError(
                 f"{path}: the folder has no config.json, so it is not a model folder. Name "
@@ -156,8 +156,8 @@ def indexed_weights(folder: Path) -> list[Path]:
 
 
 def local_folder(name: str) -> Path | None:
-    """Return the folder on this machine that a model name refers to: the built-in model's, a path,
-    or that of an imported model. None if there is no such folder."""
+    """Return the local folder that a model name refers to: a path, or the folder of the built-in
+    model or of an imported model. None if there is no such folder."""
     if name == BUILTIN:
         return Path(str(resources.files("spa"))) / "assets" / "tiny"
     snapshots = [
@@ -242,8 +242,8 @@ def load_policy(
 
     If `attention` is None, SDPA is used where the architecture supports it. Otherwise, for example
     with attention sinks or soft caps, the eager implementation of transformers is used. If the
-    folder holds a LoRA adapter, it is merged into its base model. Raises ModelError if weights are
-    missing or do not fit the configuration.
+    folder contains only a LoRA adapter, the adapter is merged into its base model. Raises
+    ModelError if weights are missing or do not fit the configuration.
     """
     source = model_source(name, code=trust_remote_code)
     if not (source / "config.json").is_file():

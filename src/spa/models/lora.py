@@ -110,8 +110,8 @@ def has_adapters(model: Any) -> bool:
 
 @contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
-    """Switch the adapters off within the block. The model is then the reference policy, which takes
-    no memory of its own."""
+    """Switch the adapters off within the block. The model then acts as the reference policy, so the
+    reference needs no extra memory."""
     layers = _tuner_layers(model)
     for layer in layers.values():
         layer.enable_adapters(False)

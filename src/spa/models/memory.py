@@ -1,6 +1,6 @@
 """Estimate the memory of training and rollouts from a model's dimensions.
 
-Accurate to about 25 %. The estimate covers float32 weights, gradients and Adam moments; the
+The estimate is accurate to about 25 %. It covers float32 weights, gradients and Adam moments; the
 activations of one micro-batch under autocast; one chunk of logits; and the keys and values of all
 concurrent episodes.
 """

@@ -26,7 +26,8 @@ PRECISION: dict[Feature, Dtype] = {"amx": "bfloat16", "avx512_bf16": "bfloat16",
 
 
 def processor_feature() -> Feature:
-    """Return the fastest bfloat16 matrix instructions of this CPU."""
+    """Return the name of the fastest bfloat16 matrix instructions of this CPU; "none" if it has
+    none."""
     for feature, question in (
         ("amx", "_is_amx_tile_supported"),
         ("avx512_bf16", "_is_avx512_bf16_supported"),
@@ -56,9 +57,9 @@ KEYS = (
 def precision_of(
     cfg: Config, folders: Sequence[Path] = (), *, feature: Feature | None = None
 ) -> dict[str, Dtype]:
-    """Resolve the precision of every key in `KEYS`. On a CPU, `auto` becomes the value in the first
-    readable `config.yaml` of `folders` (which may itself be `auto` in an old run), else the value
-    from the table.
+    """Resolve the precision of every key in `KEYS`. On a CPU, `auto` is replaced by the value in
+    the first readable `config.yaml` of `folders`. That value may be `auto`, too, if an old run
+    wrote it. Without a readable file, `auto` is replaced by the value from the table.
 
     Reading a saved `config.yaml` lets a run that moves to another CPU keep its precision. Explicit
     values are kept, except bfloat16 on a CPU that only emulates it, which counts as `auto`. If the

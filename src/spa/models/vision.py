@@ -49,7 +49,7 @@ class ImageReader:
         return [int(grid.prod()) // self.merge**2 for grid in self.inputs(images)["image_grid_thw"]]
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Repeat each image token in `ids` as many times as its image has tokens.
+        """Replace each image token in `ids` by one copy per token of its image.
 
         Raises ModelError if the number of image tokens differs from the number of images.
         """
@@ -75,7 +75,7 @@ class ImageReader:
 
 @dataclass(frozen=True, eq=False)
 class RowImages:
-    """Encoded images of a batch. `rows` has the model inputs of each row, which are concatenated
+    """Encoded images of a batch. `rows` contains the model inputs of each row, to be concatenated
     along their first axis."""
 
     rows: tuple[dict[str, torch.Tensor], ...]

@@ -15,7 +15,7 @@ from spa.types import Episode, Metrics, StopReason, Turn
 
 # (1,2) and ( 0, 3 ) are cells, each of which is one unit. (3) is not a cell.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
-# Units of a sentence are cells, numbers, words and single signs; those of a grid line are cells and
+# Units of a sentence are cells, numbers, words and single signs. Units of a grid line are cells and
 # single characters.
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
 _GRID_UNIT = re.compile(rf"{_CELL}|\S")
@@ -84,7 +84,7 @@ class StateScore:
     units: int  # positions that exist in the truth or in the prediction
     units_right: int
     changed: int  # positions where the truth differs from the state before
-    changed_predicted: int  # positions where the prediction differs from it
+    changed_predicted: int  # positions where the prediction differs from the state before
     changed_right: int  # changed positions where the prediction is correct
 
     @property

@@ -42,8 +42,8 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 
 
 def no_actions(tag: str) -> ConfigError:
-    """Return the error for an environment that lists no actions although every action is to be
-    tried."""
+    """Return the error for an environment that does not list its actions, so that not every action
+    can be tried."""
     return ConfigError(
         f"{tag} does not list its legal actions, so spa cannot try all of them; set "
         "generate.branches to a number"
@@ -70,7 +70,7 @@ def counterfactual_examples(
     messages = corrected_messages(episode, action_sep=prompter.action_sep)
     places = assistant_positions(episode)
     examples: list[SFTExample] = []
-    actions = 0  # in copies, since the last example
+    actions = 0  # number of actions executed in copies since the last example
     for index, others in enumerate(_tried(episode, make, prompter, plans)):
         turn = episode.turns[index]
         different = list(others)
@@ -117,7 +117,7 @@ def turn_options(
         # once.
         led = {tried.executed: tried.next_target for tried in others}
         known = [(plan, state) for plan, state in led.items() if plan != turn.executed]
-        # One place is reserved for the executed plan.
+        # One of the `imagined_plans` options is the executed plan.
         picked = [
             known[number] for number in rng.permutation(len(known))[: prompter.imagined_plans - 1]
         ]

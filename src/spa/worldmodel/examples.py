@@ -54,7 +54,7 @@ def episode_examples(
     Raises DataError if the episode has fewer assistant messages than turns.
     """
     if episode.stop is StopReason.ERROR:
-        # A failed episode may have no turns, but is counted at least once.
+        # Count a failed episode without turns as one dropped turn.
         return [], Counter({EPISODE_ERROR: max(1, len(episode.turns))})
     responses = assistant_positions(episode)
     corrected = _corrected(episode, action_sep, options)

@@ -1,7 +1,7 @@
 """Convert world-model examples to token sequences with a loss mask (`sft.data.loss_on`).
 
 Examples of one episode are prefixes of each other: the prompt of turn 3 contains turns 1 and 2.
-Merged into one sequence with the loss of all of them, they need a third of the computation.
+Merging them into one sequence, with the loss of every example, reduces the computation to a third.
 """
 
 import heapq
@@ -99,8 +99,8 @@ def training_sequences(
     mask_of = sft_mask(loss_on)
     groups: dict[str, list[SFTExample]] = {}
     for index, example in enumerate(examples):
-        # A counterfactual example (a plan tried in a copy of the game) gets a group of its own. No
-        # later turn continues it, so among the turns of its episode it would end a run in
+        # A counterfactual example (a plan tried in a copy of the game) forms a separate group. No
+        # later turn continues it, so within its episode's group it would split a run of
         # `_mergeable`.
         line = f"{example.episode_id}#{example.extra.get('branch', 0)}"
         groups.setdefault(line if merge_turns else str(index), []).append(example)
@@ -117,8 +117,8 @@ def training_sequences(
                 continue
             made: list[TrainingSequence] = []
             while part:
-                # The sequence takes the last examples, up to the length limit. The examples before
-                # them get a sequence of their own.
+                # The sequence contains the last examples, up to the length limit. The next
+                # iteration makes a sequence of the examples before them.
                 sequence = _sequence(part, template, max_length, mask_of)
                 if sequence is None:
                     part = part[:-1]
@@ -222,7 +222,7 @@ def _sequence(
     messages = (*last.prompt, {"role": "assistant", "content": last.response})
     trained = {
         len(example.prompt) for example in examples
-    }  # positions of the responses that carry loss
+    }  # positions of the responses that contribute to the loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
         ids, mask = _tokenize(messages, head, trained, template, prefill, mask_of, last.images)
@@ -284,7 +284,8 @@ def _tokenize(
     mask = [False] * len(ids)
     for position in range(head, len(messages), 2):
         text = messages[position]["content"]
-        # Published examples may begin with other text. In rollouts the prefill comes first.
+        # Remove text before the prefill: published examples may have some, but responses in
+        # rollouts begin with the prefill.
         text = text[max(0, text.find(prefill)) :]
         response_ids = template.response_ids(text, prefill)
         ids += response_ids

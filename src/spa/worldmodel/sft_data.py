@@ -149,7 +149,8 @@ def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> 
 
 
 def example_files(cfg: Config, data: Path | None, split: Literal["train", "val"]) -> list[Path]:
-    """Return the configured files of a split, or else those in `data` or in the run's data folder.
+    """Return the configured files of a split, or else its files in `data` or in the run's data
+    folder.
 
     If only training data is configured, its folder or Hub data set may also contain the validation
     data.
@@ -185,8 +186,8 @@ def from_game(cfg: Config) -> bool:
 
 
 def find_data(cfg: Config, data: Path | None) -> Path:
-    """Return the folder of the data set: `data`, or else that of the run. If this folder has no
-    training file but a folder of the original SPA code has one, return that folder."""
+    """Return the folder of the data set: `data`, or else the run's data folder. If it has no
+    training file, but a folder of the original SPA code has one, return the latter."""
     folder = data or Path(cfg.generate.output_dir or Path(cfg.trainer.run_dir) / "data")
     older = [] if (folder / TRAIN_FILE).is_file() else translated("data_folders", cfg)
     return next((path for path in older if (path / TRAIN_FILE).is_file()), folder)
@@ -216,7 +217,7 @@ def data_files(name: str, split: str, *, required: bool = True) -> list[Path]:
         for file in sorted(folder.glob("*"))
         if file.suffix in DATA_SUFFIXES and file.is_file()
     ]
-    # A folder may have the same data in several formats. Only one of them is read.
+    # A folder may have the same data in several formats. Read only the first format found.
     for prefix, suffix in itertools.product(SPLITS[split], DATA_SUFFIXES):
         files = [file for file in data if file.name.startswith(prefix) and file.suffix == suffix]
         if files:

@@ -376,7 +376,7 @@ def _picture(value: Any, folder: Path, where: str) -> bytes:
 
 def _block(text: str, tag: str) -> str:
     span = find_block(text, tag)
-    # States have their own lines inside their block.
+    # Inside a block, a state has its own lines, so strip the line breaks around it.
     return "" if span is None else text[span[0] : span[1]].strip("\n")
 
 

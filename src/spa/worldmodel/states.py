@@ -23,7 +23,7 @@ _CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
 def with_states(examples: Sequence[SFTExample], states: States, *, seed: int) -> list[SFTExample]:
-    """Return the examples with the kind of states that `states` names. `ground_truth` returns them
+    """Return the examples with states of the kind `states`. For `ground_truth`, they are
     unchanged."""
     if states == "model":
         return predicted_states(examples)
@@ -36,8 +36,8 @@ def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
     """Restore in every response the states that the model itself wrote. The answer remains the
     corrected one.
 
-    Raises DataError for an example that does not record the model's states, such as those of
-    published data.
+    Raises DataError for an example without the model's states, such as an example of published
+    data.
     """
     responses = []
     for example in examples:

@@ -29,8 +29,8 @@ def values(lake: Lake, success_rate: float, limit: int) -> tuple[Values, ...]:
 def action_values(lake: Lake, success_rate: float, after: Values, cell: int) -> tuple[float, ...]:
     """Return the values of moving left, down, right and up from `cell`, in this order.
 
-    `after` holds the values of all cells once the move is made. The result is empty if `cell` is
-    the goal or a hole.
+    `after` contains the values of all cells after the move. The result is empty if `cell` is the
+    goal or a hole.
     """
     if cell == lake.goal or cell in lake.holes:
         return ()
