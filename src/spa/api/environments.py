@@ -13,9 +13,9 @@ from spa.errors import ConfigError, EnvFault, nearest
 
 log = logging.getLogger(__name__)
 
-# Names of the attributes that `make` sets on an environment. `_SPEC` holds its settings, from which
-# `play` reads the limits. `_TAG` holds the name that was passed to `make`, which becomes the tag of
-# its episodes.
+# Names of the attributes that `make` sets on an environment. `_SPEC` contains its settings, from
+# which `play` reads the limits. `_TAG` contains the name that was passed to `make`, which is the
+# tag of its episodes.
 _SPEC = "_spa_spec"
 _TAG = "_spa_tag"
 
@@ -27,7 +27,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         name: a tag of the configuration (`spa env list`), an environment type, `LIBRARY:TASK` for
             another library's game, or `module:Class` for your own.
         config: the configuration that defines the tags.
-        options: options of the environment class; they take precedence over those of the tag.
+        options: options of the environment class, which override the tag's options.
 
     Raises ConfigError for an unknown name or an invalid option.
 
@@ -39,7 +39,7 @@ def make(name: str, *, config: str | Path | Config = "base", **options: Any) -> 
         env = make_env(spec.env_type, options)
     except EnvFault as error:
         raise ConfigError(str(error)) from error
-    # Written into the instance's dict, because `__setattr__` of a wrapper or class may reject new
+    # Write to the instance's dict, because `__setattr__` of a wrapper or class may reject new
     # attributes.
     vars(env)[_SPEC] = replace(spec, env_config=options)
     vars(env)[_TAG] = name

@@ -284,8 +284,8 @@ def plan_evaluation(
     if isinstance(model, Model):
         target, cfg = open_config(model.target.name, config or model.config, overrides)
     else:
-        # A Hub model or a policy has no configuration of its own. There is no default for it,
-        # because results of different configurations look comparable but are not.
+        # Hub models and policies contain no configuration. They also have no default, because
+        # results with different configurations look comparable but are not.
         given = str(getattr(model, "path", model))
         if config is None and find_target(given).config is None:
             # `runs/demo` may be a Hub name or a mistyped folder.

@@ -129,7 +129,7 @@ def play(
         config: the configuration, if the model is given by name.
 
     Raises SpaError if the model or the environment cannot be used. If the environment or an API
-    fails during the episode, `Episode.error` holds the reason.
+    fails during the episode, `Episode.error` contains the reason.
     """
     if not isinstance(model, Model):
         with closing(load_model(model, config=config)) as loaded:

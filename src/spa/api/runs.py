@@ -37,7 +37,8 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict per stage and step: `stage`, `step`, and the metrics by name.
+        """The logged metrics as one dict per stage and step, with the keys `stage`, `step`, and the
+        names of the metrics.
 
         A comparison adds `method` and, with several seeds, `seed`. Non-finite values are left out.
         """
@@ -53,7 +54,7 @@ class Run:
         return rows
 
     def to_pandas(self) -> Any:
-        """`metrics` as a pandas DataFrame. Raises ConfigError if pandas is not installed."""
+        """Return `metrics` as a pandas DataFrame. Raises ConfigError if pandas is not installed."""
         try:
             import pandas
         except ImportError as error:
@@ -82,7 +83,7 @@ class Run:
         step: int | None = None,
         method: str | None = None,
     ) -> list[Episode]:
-        """The recorded episodes of one step.
+        """Return the recorded episodes of one step.
 
         Args:
             stage: `data` (self-play), `sft` or `ppo`.

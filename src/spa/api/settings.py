@@ -28,9 +28,9 @@ def as_texts(overrides: Overrides) -> list[str]:
 
 
 def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
-    """Return the items of `value` as a list; a single string, number or mapping becomes a list of
-    one. Raises ConfigError if an item is not of type `kind`. `name` is the argument's name, for the
-    message."""
+    """Return the items of `value` as a list. A single string, number or mapping gives a list of one
+    item. Raises ConfigError if an item is not of type `kind`. `name` is the argument's name, for
+    the message."""
     single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
     items = [value] if single else list(value)
     for item in items:
@@ -42,7 +42,8 @@ def as_list(name: str, value: Any, kind: type = object) -> list[Any]:
 
 
 def value_text(value: Any) -> str:
-    """Write a Python value in the grammar of overrides: `None` becomes null, strings are quoted."""
+    """Write a Python value in the grammar of overrides: `None` is written as null, and strings are
+    quoted."""
     if value is None or isinstance(value, bool):
         # YAML writes these values in lower case.
         return {None: "null", True: "true", False: "false"}[value]

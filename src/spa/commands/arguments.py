@@ -70,7 +70,8 @@ def is_override(arg: str) -> bool:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add flags for the most common settings. Each flag stands for one `key=value` override."""
+    """Add flags for the most common settings. Each flag sets one key, like a `key=value`
+    override."""
     group = parser.add_argument_group("settings")
     group.add_argument(
         "--model",

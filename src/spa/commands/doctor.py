@@ -33,7 +33,8 @@ OPTIONAL = {
 }
 
 _CHANGE = "small models use float32; the keys named dtype change the precision"
-# The keys are the results of `processor_feature`, which decides the precision of training on a CPU.
+# The keys are the possible results of `processor_feature`, which determines the precision of
+# training on a CPU.
 FEATURES = {
     "amx": f"this CPU supports AMX; {_CHANGE}",
     "avx512_bf16": f"this CPU supports AVX-512 with bfloat16, but not AMX; {_CHANGE}",
@@ -44,7 +45,8 @@ FEATURES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the diagnosis: an item, its state, a hint, and whether it is in order."""
+    """One line of the diagnosis: an item, its state, a hint, and `ok`, which is False if the item
+    needs attention."""
 
     name: str
     state: str
@@ -100,8 +102,8 @@ def doctor(options: argparse.Namespace) -> int:
     places = (options.gpu_memory, options.gpus)
     if options.run is not None and not options.overrides and places == (None, None):
         return check_run(options.run)
-    # Overrides and GPU options apply only to --fit. They are refused rather than ignored, because
-    # the output would seem to take them into account.
+    # Overrides and GPU options apply only to --fit. Raise an error instead of ignoring them,
+    # because the output would seem to take them into account.
     if options.run is not None or options.overrides or places != (None, None):
         raise ConfigError(
             "overrides, --gpus and --gpu-memory have an effect only with --fit CONFIG; add --fit CONFIG, or "

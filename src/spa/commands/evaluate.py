@@ -217,7 +217,7 @@ def _evaluate(
     # Check the options before playing, which may take hours.
     ks = _ks(options.k)
     prices = _prices(options.prices)
-    # With several models, another one may be behind an API.
+    # With several models, --prices may be meant for another one.
     if prices and target.api is None and len(options.models) == 1:
         raise ConfigError(
             f"--prices computes the cost of a model behind an API, which {model} is not; remove --prices"
@@ -246,8 +246,8 @@ def _evaluate(
     if chosen is not None:
         record_opening(chosen, one.result, greedy=bool(greedy))
     if used := one.result.get("usage"):
-        # The number is printed but not written, because a repeated evaluation must write the same
-        # file.
+        # The number of requests sent now is printed but not written, because a repeated evaluation
+        # must write the same file.
         used = {**used, "sent_now": kept_responses(output) - earlier}
         one = replace(one, result={**one.result, "usage": used})
     return one
@@ -267,7 +267,7 @@ def _plan(text: str) -> list[str]:
             f"imagine.depth={number}",
             f"imagine.keep={str(int(number) > 1).lower()}",
         ]
-    # A beam may plan as many turns ahead as an episode has. best-of-N plans one turn ahead.
+    # A beam may plan ahead to the end of the episode. best-of-N plans one turn ahead.
     return [
         f"imagine.n={number}",
         f"imagine.depth={'${agent_proxy.max_turn}' if kind == 'beam' else 1}",
@@ -336,7 +336,7 @@ def _shared(remarks: Iterable[tuple[str, list[str]]]) -> dict[str, list[str]]:
 
 def _rows(metrics: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     rows = [("puzzles", [str(tag["puzzles"]) for tag in metrics])]
-    # Results may have different k, so their union is shown.
+    # Results may have Pass@k for different k, so the table has a row for each k of any result.
     ks = dict.fromkeys(
         name for tag in metrics for name in tag if name.startswith("pass@") and name != "pass@any"
     )

@@ -16,15 +16,17 @@ from spa.errors import ConfigError
 from spa.plugins import load_plugin
 from spa.run.console import write_out
 
-if TYPE_CHECKING:  # imports the configuration, which `--help` does not need
+if TYPE_CHECKING:  # this import loads the configuration, which `--help` does not need
     from spa.launch.job import Job
 
-# Values of the argument GENERATE_DATA, as in the original code's `CONFIG last True`.
+# Values of the argument GENERATE_DATA. In the original code, it is the third argument, as in
+# `CONFIG last True`.
 _TRUTH = {"true": True, "false": False}
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `spa run` to `parser`. The positional ones are those of the original code's script."""
+    """Add the arguments of `spa run` to `parser`. The positional arguments match the original
+    code's script."""
     parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "ckpt",

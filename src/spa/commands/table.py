@@ -33,14 +33,15 @@ class Command:
     group: str = "Other packages"
 
     def load(self, suffix: str = "") -> Any:
-        """Import the function, or the one with `suffix` appended to its name."""
+        """Import and return the command's function, or the function with `suffix` appended to that
+        name."""
         module, _, function = self.target.partition(":")
         return getattr(import_module(module), function + suffix)
 
 
 def _registered() -> list[str]:
-    """Return the names of other packages' commands; the entry point `env.serve` becomes `env
-    serve`."""
+    """Return the names of other packages' commands, with spaces instead of dots: the entry point
+    `env.serve` is the command `env serve`."""
     return [name.replace(".", " ") for name in plugins("commands")]
 
 

@@ -93,8 +93,8 @@ def pass_intervals(
 
 
 def by_difficulty(groups: Sequence[Group], *, seed: int, resamples: int) -> list[dict[str, Any]]:
-    """Pass@1 of the puzzles of each difficulty, easiest first; puzzles of unknown difficulty are
-    left out."""
+    """Compute Pass@1 for each difficulty, in ascending order of difficulty. Puzzles of unknown
+    difficulty are left out."""
     out = []
     for value in sorted({group.difficulty for group in groups if group.difficulty is not None}):
         of_value = [group for group in groups if group.difficulty == value]
@@ -115,8 +115,9 @@ def not_computed(ks: Iterable[int], samples: int) -> dict[str, str]:
 
 
 def interval_json(interval: Interval) -> dict[str, float | int]:
-    """Return an interval as JSON-ready numbers. Its ends are left out if they are NaN."""
-    # JSON has no NaN, so an interval that cannot be computed has no ends.
+    """Convert an interval to a JSON-ready dict with `mean`, `low`, `high` and `n`. `low` and `high`
+    are left out if they are NaN."""
+    # JSON has no NaN, so an interval that could not be computed is written without ends.
     ends = {"low": rounded(interval.low), "high": rounded(interval.high)}
     known = {} if isnan(interval.low) else ends
     return {"mean": rounded(interval.mean), **known, "n": interval.n}

@@ -21,8 +21,8 @@ SHORTEST_RUN = 48
 
 
 def episode_metrics(episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """Compute metrics per environment tag as `<prefix>/<tag>/<name>`. The names are those of the
-    original.
+    """Compute metrics per environment tag as `<prefix>/<tag>/<name>`, with the names of the
+    original code.
 
     Shares of actions are shares of all executed actions of the tag. Episodes that ended in an error
     are only counted in `errors`.
@@ -50,8 +50,8 @@ def _metrics(episodes: Sequence[Episode]) -> Metrics:
     # The tag is part of the key, since two environments may use the same seed. So is the player:
     # both players of a game have the same puzzle.
     puzzles = [f"{episode.tag}/{episode.puzzle_seed}/{episode.seat}" for episode in episodes]
-    # The configured group size. A group with failed episodes is smaller, and does not count for the
-    # largest k.
+    # The largest group has the configured size. Groups with failed episodes are smaller, and do not
+    # count for k = `size`.
     size = max(Counter(puzzles).values())
     infos = [info for episode in episodes for turn in episode.turns for info in turn.infos]
     turns = [turn for episode in episodes for turn in episode.turns]
@@ -120,7 +120,7 @@ MakeEnv = Callable[[str], TextEnv]
 def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     """Return the score of each turn that wrote a search. Returns an empty list for other response
     formats, for episodes that ended in an error, and if the game has changed since the recording.
-    The same holds if the game's states have no keys or cannot be searched."""
+    The list is also empty if the game's states have no keys or cannot be searched."""
     form = format_of(episode.response_format)
     if episode.stop is StopReason.ERROR or not form.scored(episode):
         return []

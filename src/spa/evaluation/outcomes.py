@@ -1,5 +1,5 @@
-"""Compact records of an evaluation's episodes. They suffice for every metric of the report, and are
-small enough to store 64 attempts per puzzle."""
+"""Compact records of an evaluation's episodes. Every metric of the report can be computed from
+them, and they are small enough to store 64 attempts per puzzle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -64,7 +64,7 @@ class Group:
         return len(played), sum(attempt.success for attempt in played)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dict; `from_json` restores an equal group."""
+        """Convert the group to a JSON-ready dict; `from_json` restores an equal group."""
         data = asdict(self)
         for attempt in data["attempts"]:
             # Most formats write no search; leaving the empty tuple out keeps the lines of a result
@@ -94,12 +94,12 @@ class Group:
 def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcome:
     """Count an episode's results. `searches` are the scores of the searches that it wrote."""
     infos = [info for turn in episode.turns for info in turn.infos]
-    # The states of a malformed response count as wrong, even where they can be read.
+    # The states of a malformed response count as wrong, even if they could be parsed.
     responses = [(turn, turn.response) for turn in episode.turns if turn.response.well_formed]
     return Outcome(
         success=episode.success,
         stop=episode.stop.value,
-        # Rounding keeps the JSON short and equal between machines whose sums differ in the last
+        # Round, so that the JSON is short and the same on machines whose sums differ in the last
         # bits.
         score=round(episode.score, 6),
         reward=round(sum(turn.reward for turn in episode.turns), 6),

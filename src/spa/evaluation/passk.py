@@ -37,7 +37,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
         k: number of attempts of which one has to succeed.
 
     Returns:
-        One probability per puzzle; exactly 1 if n - c < k, and whether any attempt succeeded if n = k.
+        One probability per puzzle. It is exactly 1 if n - c < k. For n = k, it is 1 if any attempt
+        succeeded, else 0.
 
     Raises:
         ValueError: k < 1, k > n somewhere, or c is not within 0..n.
@@ -54,7 +55,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     if np.any((successes < 0) | (successes > attempts)):
         raise ValueError("pass_at_k: successes must lie between 0 and the number of attempts")
     # The product of ratios avoids binomial coefficients, which overflow for large n. From i = n - c
-    # on, the factors are 0, which the maximum ensures.
+    # on, the factors are 0: the maximum keeps them from becoming negative.
     fail = np.ones(attempts.shape)
     for i in range(k):  # the chance that attempts 1..k, sampled without replacement, all fail
         fail = fail * np.maximum(attempts - successes - i, 0) / (attempts - i)
@@ -72,7 +73,7 @@ def per_puzzle(
     """
     ids, index = np.unique(np.asarray(puzzle_ids), return_inverse=True)
     won = np.asarray(successes, dtype=bool)
-    # minlength: a puzzle without any success still needs its 0.
+    # `minlength` gives a 0 to puzzles without any success.
     return ids, np.bincount(index, minlength=len(ids)), np.bincount(index[won], minlength=len(ids))
 
 

@@ -64,7 +64,7 @@ def bootstrap_mean(
         )
     rng = stream(seed, "bootstrap")
     # Each seed is resampled on its own, and the resampled means are averaged. So every seed has the
-    # same weight, however many puzzles it has, as in the mean itself.
+    # same weight, regardless of its number of puzzles, as in the mean itself.
     total = np.zeros(resamples)
     for part in strata:
         total += _resample(part, np.mean, resamples, rng)
@@ -91,8 +91,8 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
         raise ValueError(
             "seeds_interval: give at least two training seeds, and at least one puzzle per seed"
         )
-    # Only the mean of each seed is used. With S seeds there are S independent observations, however
-    # many puzzles were played.
+    # Only the mean of each seed is used. With S seeds there are S independent observations,
+    # regardless of the number of puzzles.
     means = np.asarray([part.mean() for part in strata])
     mean = float(means.mean())
     half = _half_width(means, level)
@@ -167,8 +167,8 @@ def paired_difference(
 
 
 def _with_width(interval: Interval, level: float) -> Interval:
-    """Widen an interval of zero width, which occurs if all puzzles have equal values. Its
-    half-width becomes the upper end of the Wilson interval for 0 successes in `n` trials."""
+    """Widen an interval of zero width, which occurs if all puzzles have equal values. The new
+    half-width is the upper end of the Wilson interval for 0 successes in `n` trials."""
     if interval.high - interval.low > 1e-9:
         return interval
     spread = wilson_interval(0, interval.n, level=level).high
@@ -273,8 +273,8 @@ def iqm(values: ArrayLike) -> float:
 def _iqm_rows(values: Floats) -> Floats:
     """IQM of each row: `[R, n]` -> `[R]`."""
     n = values.shape[1]
-    # Value i of n, sorted, covers the slice [i/n, (i+1)/n] of the distribution; `inside` is how
-    # much of that slice lies between the quartiles.
+    # Value i of n, sorted, covers the slice [i/n, (i+1)/n] of the distribution; `inside` is the
+    # part of that slice between the quartiles.
     edges = np.arange(n + 1) / n
     inside = np.clip(edges[1:], 0.25, 0.75) - np.clip(edges[:-1], 0.25, 0.75)
     return np.sort(values, axis=1) @ (inside / inside.sum())

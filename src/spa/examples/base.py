@@ -34,7 +34,7 @@ class Base(Play):
             )
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """Return one round with as many SFT steps as all rounds together. Further rounds would add
+        """Return a single round with the SFT steps of all rounds. Separate rounds would add
         nothing, because examples in base format teach no world model."""
         count = cfg.generate.rounds
         own = self.first_round(cfg)

@@ -1,6 +1,6 @@
 """Examples of plans that were not played. Each plan is tried in a copy of the game
-(`spa.worldmodel.branches`). It becomes a separate example, or one of the plans that a response
-lists."""
+(`spa.worldmodel.branches`). Each plan gives a separate example, or is one of the plans that a
+response lists."""
 
 from collections import Counter
 from dataclasses import replace
@@ -65,7 +65,7 @@ class Counterfactual(Play):
         return format_of(cfg.agent_proxy.response_format).plans(cfg.agent_proxy.imagined_plans)
 
     def _plans(self, cfg: Config) -> int | None:
-        """Number of plans tried at a state; None: every legal action."""
+        """Return the number of plans to try in each state; None means every legal action."""
         return cfg.generate.branches or self._listed(cfg) or None
 
 

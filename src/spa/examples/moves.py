@@ -32,7 +32,7 @@ class Moves(Play):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The move examples of an episode, and the number of dropped turns by reason."""
+        """Return the move examples of an episode, and the number of dropped turns by reason."""
         from spa.planning.moves import move_examples
 
         made, dropped = super().of_episode(cfg, puzzles, episode)
@@ -46,15 +46,15 @@ def moves_config(cfg: Config) -> Config:
     model."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
-    # With one action per turn, and as many turns as actions are allowed, each turn is one
-    # transition.
+    # Each turn has one action, so that it is one transition. Allow enough turns for all actions of
+    # an episode.
     proxy = replace(
         cfg.agent_proxy,
         response_format="plan_first",
         max_actions_per_turn=1,
         max_turn=max(cfg.custom_envs[tag].max_actions_per_traj for tag in tags),
     )
-    # A tag's own number of turns would override that of agent_proxy.
+    # A tag's own `max_turn` would override `agent_proxy.max_turn`.
     games = {tag: replace(spec, max_turn=None) for tag, spec in cfg.custom_envs.items()}
     return replace(
         cfg,

@@ -29,16 +29,16 @@ class Play(ExampleSource):
     def first_round(self, cfg: Config) -> Config:
         """Return the configuration of the first round. If more rounds follow, it has no planning,
         since there is no world model yet."""
-        # With one round, every value of `train_on` selects the same examples. It is set to one of
-        # them, so that all give the same fingerprint.
+        # With one round, every value of `train_on` selects the same examples. Set it to a fixed
+        # value, so that the fingerprint does not depend on it.
         own = replace(cfg.generate, train_on="all_rounds")
         if cfg.generate.rounds > 1:
             own = replace(own, rounds=1, later_batches=None, imagine=ImagineConfig())
         return replace(cfg, generate=own)
 
     def rounds(self, cfg: Config) -> list[Config]:
-        """Return the configuration of each round. The fine-tuned model plays all rounds but the
-        first, whatever policy plays that one."""
+        """Return the configuration of each round. The fine-tuned model plays all rounds except the
+        first, which `generate.policy` plays."""
         count = cfg.generate.rounds
         if count == 1:
             return [self.first_round(cfg)]
@@ -54,7 +54,7 @@ class Play(ExampleSource):
         )
         configs = list[Config]()
         for number in range(1, count + 1):
-            # Each round has its own seed, so that examples of earlier rounds are repeated in
+            # Each round has its own SFT seed, so that repeated examples of earlier rounds come in
             # another order.
             resumed = trainer.resume_path if number == 1 else None
             own = replace(trainer, seed=trainer.seed + number - 1, resume_path=resumed)
@@ -71,9 +71,9 @@ class Play(ExampleSource):
         return configs
 
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
-        """Make the examples of the episodes. Leave out episodes of validation puzzles, unsuccessful ones
-        with `generate.success_only`, and those that cannot be replayed; `dropped` counts their turns by
-        reason."""
+        """Make the examples of the episodes. Leave out episodes of validation puzzles, episodes
+        that cannot be replayed, and, with `generate.success_only`, unsuccessful episodes. `dropped`
+        counts their turns by reason."""
         examples = list[SFTExample]()
         dropped: Counter[str] = Counter()
         for episode in episodes:
@@ -104,7 +104,7 @@ class Play(ExampleSource):
     def of_episode(
         self, cfg: Config, puzzles: Puzzles, episode: Episode
     ) -> tuple[list[SFTExample], Counter[str]]:
-        """The examples of an episode, and the number of dropped turns by reason."""
+        """Return the examples of an episode, and the number of dropped turns by reason."""
         from spa.worldmodel.examples import episode_examples
 
         return episode_examples(episode, action_sep=cfg.action_sep(episode.tag))

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from spa.rollout.worker import RolloutWorker
 
 MAX_PUZZLES_PER_EXAMPLE = 20
-"""Largest number of puzzles sampled per requested example. If they are not enough, an error is
-raised."""
+"""Largest number of puzzles sampled per requested example. If they yield too few examples,
+DataError is raised."""
 SEARCH_BATCH_SIZE = 256
 """Number of searches that run at the same time."""
 
@@ -193,8 +193,8 @@ def make_examples(
     explored = 0
 
     def too_long(thoughts: str, path: tuple[str, ...], question: "Question") -> bool:
-        # The response is measured with the search written out, whatever generate.search.thoughts
-        # is. So all values of that setting train on the same puzzles.
+        # Measure the response with the whole search as its thoughts, regardless of
+        # generate.search.thoughts. So all values of that setting train on the same puzzles.
         prompter = replace(worker.prompters[question.puzzle.spec.tag], enable_think=True)
         text = response(thoughts, taken(path, question, prompter), prompter)
         most = cfg.generate.sampling.response_length
@@ -266,7 +266,7 @@ def fresh_puzzles(
     """Sample `most` puzzles, and yield the new ones. Skips validation puzzles, duplicates and
     puzzles that cannot be made, and counts them by reason in `dropped`."""
     envs = cfg.es_manager.train.env_configs
-    # Each tag appears in proportion to its number of groups.
+    # Each tag occurs once per group, so that tags are sampled in proportion to their groups.
     tags = [
         tag for tag, count in zip(envs.tags, envs.n_groups or (), strict=True) for _ in range(count)
     ]
@@ -312,7 +312,7 @@ def fresh_puzzles(
             raise ConfigError(
                 f"generate.policy=search cannot search the states of {spec.tag}: {why}"
             ) from error
-        # Number of the last turn that can still have an action left.
+        # Number of the last turn that can have actions left.
         last = min(
             prompter.max_turn, -(-prompter.max_actions_per_traj // prompter.max_actions_per_turn)
         )

@@ -40,10 +40,11 @@ class ExampleSource:
     """One way to make examples. All other code uses only this interface and depends on no
     particular source.
 
-    The first source whose `makes` returns True gets the configuration, in ascending `order`.
+    Sources are tried in ascending `order`. The first source whose `makes` returns True makes the
+    examples.
     """
 
-    policies: tuple[str, ...] = ()  # values of `generate.policy` that select this source
+    policies: tuple[str, ...] = ()  # values of `generate.policy` that this source adds
     plays: bool = True  # whether the examples are made from episodes, which are played first
     mode: PromptMode = "add_worldmodel"  # prompt mode of the examples
     has_states: bool = True  # whether responses contain states

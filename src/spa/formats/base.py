@@ -77,7 +77,7 @@ class SearchScore:
     status_right: int = 0
     lines: int = 0
     next_right: int = 0  # lines that expand the correct next state
-    # Scored paths: those in lines that expand a known state, and the path at the end.
+    # Scored paths: the paths in lines that expand a known state, and the path at the end.
     paths: int = 0
     paths_right: int = 0
     failure: str = ""
@@ -86,7 +86,7 @@ class SearchScore:
 
 
 class ResponseFormat:
-    """Base class of response formats. Its own behaviour is that of `prediction_first`.
+    """Base class of response formats. Without overrides, it behaves like `prediction_first`.
 
     `name` is the value of `agent_proxy.response_format`. `predicts` is true if a world-model
     response contains a predicted state. `begins_with_plan` is true if the plan precedes the
@@ -138,8 +138,9 @@ class ResponseFormat:
     # Prompts
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
-        """Return the request for this format in the rules of a base prompt; "" for the usual
-        reminder in every turn, which the request replaces. `blank` marks the parts to fill in."""
+        """Return the description of this format that the rules of a base prompt contain. It
+        replaces the format reminder in every turn's message; "" keeps the reminder. `blank` marks
+        the parts to fill in."""
         return ""
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
@@ -152,8 +153,8 @@ class ResponseFormat:
     def write(
         self, observation: str, thoughts: str, prediction: str, answer: str, *, on: str = "\n"
     ) -> str:
-        """Write a world-model response, prefill included. `on` separates the states from the tags:
-        by default they have their own lines."""
+        """Write a world-model response, prefill included. `on` separates the states from the tags;
+        the default puts the states on their own lines."""
         foreseen = f"<prediction>{on}{prediction}{on}</prediction>"
         return f"{written_thoughts(observation, thoughts, on)}{foreseen}</think><answer>{answer}</answer>"
 
@@ -167,8 +168,8 @@ class ResponseFormat:
         return f" {plan_sentence(actions)} "
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:
-        """Return thoughts that state the plan `actions`. They are put before the prediction that
-        the model is then asked for. None if the thoughts would already contain the prediction."""
+        """Return the thoughts to prefill, which state the plan `actions`, before the model writes
+        its prediction. None if such thoughts would already contain the prediction."""
         return ""
 
     # Parsing
@@ -185,8 +186,8 @@ class ResponseFormat:
         """Parse a response (prefill included). Never raises because of the text.
 
         Mode "base" expects `<think>..</think><answer>..</answer>` and reads it as the original
-        does: it takes the first think block that only white space separates from an answer block,
-        whatever surrounds the two. Tags of these two blocks and chat markers inside them are
+        does: it takes the first think block that only white space separates from an answer block.
+        Text around the two is ignored. Tags of these two blocks and chat markers inside them are
         removed. A response without this pattern has no actions. With `enable_think=False`, mode
         "base" expects only the answer block and reads the first one; mode "add_worldmodel" ignores
         the setting, because the states need the think block.
@@ -198,7 +199,7 @@ class ResponseFormat:
         tolerated. Observation, prediction and answer must not contain tags of the format.
 
         If the format of "add_worldmodel" is broken but one answer block can be read, its actions
-        count and `well_formed` is False. `think` holds the thoughts: the think block without the
+        count and `well_formed` is False. `think` contains the thoughts: the think block without the
         two state blocks.
 
         Raises ValueError for an unknown mode.
@@ -265,8 +266,8 @@ class ResponseFormat:
         """Return the turn's response with true states and executed actions (stage 1 of arXiv
         2510.15047).
 
-        The observation becomes `turn.target`, the prediction becomes `turn.next_target` (the state
-        after all executed actions), and the answer becomes the executed actions. Thoughts are
+        The observation is replaced by `turn.target`, the prediction by `turn.next_target` (the
+        state after all executed actions), and the answer by the executed actions. Thoughts are
         unchanged, except for plans that the format puts in them. Text outside the blocks is
         removed. If the format lists plans, `options` are the plans to list, with their true states;
         by default only the executed plan.
@@ -300,7 +301,8 @@ class ResponseFormat:
         text = replace_block(text, "answer", f" {action_sep} ".join(turn.executed))
         last = f"</{self.last_block}>"
         text = text[text.find("<think>") : text.rfind(last) + len(last)]
-        # Fails, for example, if a state contains a tag of the format, which ends its block early.
+        # This check fails, for example, if a state contains a tag of the format, which ends its
+        # block early.
         if not self._has_true_states(text, turn, action_sep, options):
             return Relabelled(None, UNWRITABLE)
         return Relabelled(text)
@@ -345,7 +347,8 @@ class ResponseFormat:
         could be measured."""
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Return those world-model accuracy figures that this format has."""
+        """Return the world-model accuracy metrics in `figures` that are defined for this format; by
+        default all."""
         return figures
 
     def scored(self, episode: Episode) -> bool:
@@ -390,7 +393,7 @@ class WrittenFormat(ResponseFormat):
     unsolved: str = "no_goal"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also add a problem unless prompts are base prompts."""
+        """Also add a problem unless `ctx_manager.mode` is `base`."""
         super().check(cfg, problems)
         if cfg.ctx_manager.mode != "base":
             problems.add(
@@ -503,9 +506,10 @@ def written_thoughts(observation: str, thoughts: str, on: str) -> str:
 def search_metrics(scores: Sequence[SearchScore]) -> Metrics:
     """Compute the metrics of written searches; empty without scores.
 
-    They are the shares of correct moves, statuses, expansions, paths and other tokens, pooled over
-    all responses. The others are shares of responses: those without an error, and those with each
-    kind of first error.
+    The metrics of moves, statuses, expansions, paths and other tokens are shares of correct ones,
+    pooled over all responses. `search/exact` is the share of responses without an error.
+    `search/KIND`, with a kind from `FAILURES`, is the share of responses whose first error is of
+    this kind.
     """
     if not scores:
         return {}

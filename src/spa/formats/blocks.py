@@ -31,8 +31,8 @@ def find_block(text: str, tag: str) -> Span | None:
 
 
 def between_states(text: str) -> Span | None:
-    """Return the start and end of the text between a response's observation and prediction; None
-    unless it has both in this order."""
+    """Return the start and end of the text between a response's observation and prediction. None
+    unless the response has both, in this order."""
     observation = find_block(text, "observation")
     prediction = find_block(text, "prediction")
     if observation is None or prediction is None or prediction[0] < observation[1]:
@@ -88,7 +88,7 @@ def base_blocks(
         end = text.find("</answer>", start) if start >= len("<answer>") else -1
         return think, (start, end) if end >= 0 else None
     thoughts = text.find("<think>")
-    # Like the lazy `.*?`, end at the first `</think>` that is followed by an answer.
+    # Like the pattern's lazy `.*?`, end at the first `</think>` that is followed by an answer.
     between = _ANSWER_NEXT.search(text, thoughts + len("<think>")) if thoughts >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1
     if between is None or end < 0:

@@ -36,7 +36,7 @@ class ChoosePlan(ResponseFormat):
             )
 
     def plans(self, asked: int) -> int:
-        """Return `asked`: a response lists as many plans as the prompt asks for."""
+        """Return `asked`, because a response lists the number of plans that the prompt asks for."""
         return asked
 
     def asked_thoughts(self, blank: Callable[[str], str], plans: int) -> str:
@@ -60,8 +60,8 @@ class ChoosePlan(ResponseFormat):
         return None
 
     def correction_obstacle(self) -> str:
-        """Return the reason why a turn is not enough: it records the outcome of only one of the
-        listed plans."""
+        """Return the reason why a turn is not enough to correct its response: it records the
+        outcome of only one of the listed plans."""
         return (
             "with agent_proxy.response_format=choose_plan, the outcomes of the plans that the "
             "model did not choose are unknown"

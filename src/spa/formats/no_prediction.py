@@ -52,7 +52,8 @@ class NoPrediction(AfterThoughts):
         )
 
     def measured(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Return only the figures that need no predictions, such as those of observations."""
+        """Return only the metrics that need no predictions, such as the accuracy of
+        observations."""
         return {
             name: value
             for name, value in figures.items()

@@ -39,8 +39,8 @@ WAY = ">"
 STATUSES = (SEEN, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
-"""Limits of one search: the longest path and the most expanded states. A 4x4 lake never reaches
-them."""
+"""Limits of one search: the largest length of a path, and the largest number of expanded states. A
+search on a 4x4 lake never reaches them."""
 MAX_STATES = 10_000
 """Largest number of states in a game. Games with more states are rejected."""
 
@@ -49,7 +49,7 @@ Successor = tuple[str, str, str]
 of the state that the action leads to. If the move has an intermediate stop, the stop precedes the
 key (see `target`)."""
 Transitions = Mapping[str, Sequence[Successor]]
-"""State key -> successors in the order of the actions. States that end the game are left out."""
+"""State key -> successors in the order of the actions. States that end the game are not keys."""
 
 
 def target(way: str, key: str) -> str:
@@ -83,8 +83,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One expanded state. `open_keys` holds the states still to be expanded after it; it is empty
-    if the line found the goal."""
+    """One expanded state. `open_keys` contains the states still to be expanded after this line; it
+    is empty if the line found the goal."""
 
     key: str
     path: tuple[str, ...]
@@ -94,15 +94,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A finished search. `path` holds the actions to the goal; None if the search found none within
-    its limits."""
+    """A finished search. `path` contains the actions to the goal; None if the search found no goal
+    within its limits."""
 
     lines: tuple[Line, ...]
     path: tuple[str, ...] | None
 
 
 class OpenStates:
-    """The states that a search has found and those that it has yet to expand, in breadth-first
+    """The states that a search has found, and the queue of states to expand, in breadth-first
     order. Subclasses may use another order.
 
     `paths` maps each state that was found to the actions that lead to it.
@@ -118,7 +118,7 @@ class OpenStates:
         return self._queue[0] if self._queue else None
 
     def close(self, key: str) -> None:
-        """Remove a state from the open ones; no effect if it is not open."""
+        """Remove a state from the open states. Has no effect if the state is not open."""
         self._queue = [each for each in self._queue if each != key]
 
     def status(self, key: str, after: str, outcome: str) -> str:
@@ -260,8 +260,8 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
             next_key = twin.state_key()
             outcome = twin.state_outcome()
             after = f"after the action {name!r} in the state {key!r}"
-            # A search records one outcome per action, so the outcome must not be random. A game
-            # without randomness ignores the seed.
+            # A search records one outcome per action, so the outcome must not be random. Repeat the
+            # action with other noise; a game without randomness ignores the seed.
             other = here.clone(noise_seed=len(copies))
             _, _, *other_end, _ = other.step(action)
             if (other.state_key(), *other_end) != (next_key, terminated, truncated):
@@ -407,7 +407,7 @@ def score_search(
         actions=actions,
         complete=complete,
     )
-    # Every part is right, but the text differs, for example in its white space.
+    # No part is wrong, but the text differs from the correct one, for example in its white space.
     if not errors and text != write_search(wanted):
         errors.append("unreadable")
     return SearchScore(**dict[str, Any](counts), failure=errors[0] if errors else "")
@@ -441,8 +441,8 @@ def score_lines(
             if not complete or number < len(written) - 1:
                 errors.append("unreadable")
             elif goal is None:
-                # The text is a path although the search has found no goal, or it is not a line of a
-                # search.
+                # The last line is a path although the search has found no goal, or it is not a line
+                # of a search.
                 is_path = all(word in actions for word in each.split())
                 errors.append("no_goal" if is_path else "unreadable")
             else:
@@ -529,8 +529,8 @@ class BreadthFirst(WrittenFormat):
         return (f"{self.name}_dealt", f"{self.name}_other_puzzle")
 
     def overrides(self) -> tuple[str, ...]:
-        """Return the configuration overrides of the methods whose examples are searches in this
-        format."""
+        """Return the configuration overrides shared by the methods whose examples are searches in
+        this format."""
         return (f"agent_proxy.response_format={self.name}",)
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:

@@ -5,10 +5,10 @@ A file may have any of these:
 * `annotate(batch, episodes, context) -> batch`: change what a PPO step learns. It returns the batch
   with changed `rl_weights`, `ce_weights` or `advantages`, or with more rows. If its settings switch
   it off, it returns the batch unchanged (`spa.methods.context`).
-* `sft_mask(message, ids, template) -> list[bool]`: which tokens carry the SFT loss if
-  `sft.data.loss_on` is the file's name (`spa.worldmodel.sequences`).
-* `stored(cfg, template)` and `stored_in(cfg)`: load the stage 2 examples that every PPO step gets
-  as `context.stored`, and return the folder that contains them.
+* `sft_mask(message, ids, template) -> list[bool]`: select the tokens that contribute to the SFT
+  loss if `sft.data.loss_on` is the file's name (`spa.worldmodel.sequences`).
+* `stored(cfg, template)`: load the stage 2 examples that every PPO step gets as `context.stored`.
+  `stored_in(cfg)` returns the folder that contains them.
 * `METHODS`: the method names for `spa compare`, each with a `Method`.
 
 A new file needs no registration: `spa.plugins.defined_by_methods` scans this folder.
@@ -43,14 +43,14 @@ class Method:
     world_model: tuple[str, ...] = ()  # only for stages 1 and 2
     ppo: tuple[str, ...] = ()  # only for stage 3
     fine_tuned: bool = True  # False: PPO starts from the base model
-    steps: int = 1  # factor on the configured number of PPO steps
+    steps: int = 1  # the configured number of PPO steps is multiplied by this
     # Size of PPO's groups; None: as configured. The number of episodes per step does not change.
     group_size: int | None = None
 
     @property
     def has_control(self) -> bool:
-        """True if SFT trains on states. Only then is there a control, in which the next states are
-        shuffled between turns."""
+        """True if SFT trains on states. Only then does the method have a control, in which next
+        states are shuffled between turns."""
         return self.fine_tuned and "generate.example_format=base" not in (
             *self.overrides,
             *self.world_model,

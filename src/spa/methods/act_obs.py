@@ -20,11 +20,12 @@ METHODS = {
 
 
 def sft_mask(message: Message, ids: Sequence[int], template: ChatTemplate) -> list[bool]:
-    """Return, for each token of a message, whether it carries the SFT loss. All tokens of a
+    """Return, for each token of a message, whether it contributes to the SFT loss. All tokens of a
     response do. In an environment message, only the tokens of the state do.
 
     A token that overlaps the state counts as part of it. A message that does not have spa's layout
-    counts entirely as state. An image, or a state whose text the template changes, carries no loss.
+    counts entirely as state. An image, or a state whose text the template changes, does not
+    contribute.
     """
     if message["role"] == "assistant":
         return [True] * len(ids)

@@ -14,7 +14,7 @@ from spa.prompts.template import ChatTemplate
 from spa.types import Episode, Metrics, PPOBatch
 
 Replayed = tuple[np.ndarray, np.ndarray]
-"""int32 [t] token ids, and bool [t]: True on the tokens with a loss."""
+"""int32 [t] token ids, and bool [t], True on the tokens that contribute to the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Context:
 
 
 def examples_folder(cfg: Config) -> Path | None:
-    """The folder of examples that an enabled method reads; None if no method reads one."""
+    """Return the folder of examples that an enabled method reads; None if no method reads one."""
     folders = (folder_of(cfg) for folder_of in defined_by_methods("stored_in").values())
     return next((folder for folder in folders if folder is not None), None)
 

@@ -21,7 +21,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     coef = context.cfg.algorithm.imagined_advantage
     if coef == 0:
         return batch
-    # Episodes that the filter dropped are included: the agreement is estimated from all pairs.
+    # Include episodes that the rollout filter dropped, so that the agreement is estimated from all
+    # pairs of values.
     played = [episode for episode in episodes if is_trainable(episode)]
     values = {
         tag: _state_values(context, tag, played) for tag in {episode.tag for episode in played}
@@ -33,7 +34,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         for _, turn, taken in _chosen_plans(episode):
             imagined.append(known[turn.response.options[taken][1]])
             came.append(known[turn.next_target])
-    # One factor for the whole step: 0 unless predicted and real values correlate positively.
+    # All terms of the step have one factor. It is 0 unless predicted and observed values correlate
+    # positively.
     trust = np.float32(coef * agreement(imagined, came))
     added = on_tokens(batch, episodes, lambda episode: trust * _leads(episode, values[episode.tag]))
     context.metrics["critic/advantages/imagined"] = float(masked_mean(added.abs(), batch.mask))

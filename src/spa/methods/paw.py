@@ -40,7 +40,7 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
         return batch
     weights = batch.ce_weights
     if loss.fade:
-        # Episodes that the filter dropped count as well, because without them the share of
+        # Episodes that the rollout filter dropped count as well, because without them the share of
         # successes would be biased.
         wins = [episode.success for episode in episodes if is_trainable(episode)]
         weights = weights * (wins.count(False) / len(wins))

@@ -99,7 +99,7 @@ def stored(cfg: Config, template: ChatTemplate) -> list[Replayed]:
 
 def with_sequences(batch: PPOBatch, rows: Sequence[Replayed]) -> PPOBatch:
     """Append `rows` to the batch. They contain no sampled tokens, so the policy loss ignores them.
-    `ce_weights` is 1 on the tokens that carry a loss."""
+    `ce_weights` is 1 on the tokens that contribute to the loss."""
     count = len(rows)
     old = len(batch)
     width = max(batch.input_ids.shape[1], *(len(ids) for ids, _ in rows))
@@ -147,7 +147,7 @@ def sampled_sequences(
 ) -> list[Replayed]:
     """Sample `count` examples for a step, from the stored examples or else from the step's
     episodes. Episodes are converted in random batches of `count` until a batch yields examples,
-    which are repeated if they are too few. Returns an empty list if no batch yields any."""
+    which are repeated if there are too few. Returns an empty list if no batch yields any."""
     cfg = context.cfg
     # The stream depends on the step, so that a resumed run replays the same examples.
     rng = stream(cfg.seed.train, "replay", context.step)

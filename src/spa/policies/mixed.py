@@ -21,7 +21,7 @@ class MixedEngine:
         self.template = players[0].template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """One completion per prompt, in order."""
+        """Return one completion per prompt, in order."""
         chosen = [self.choose(prompt) for prompt in prompts]
         out: dict[int, Completion] = {}
         # Each policy gets its prompts in one batch.

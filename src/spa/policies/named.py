@@ -44,7 +44,7 @@ def expert_engine(template: ChatTemplate | None = None, *, max_actions: int) -> 
             actions = env.expert_actions(min(left, default=FAR)) or actions
         actions = actions[: min(max_actions, prompt.max_actions or max_actions)]
         if not actions:
-            # Sampled from the prompt's seed, as a model's response would be.
+            # Use the prompt's seed, from which a model's response would be sampled, too.
             actions = (
                 prompt.context.random_action(np.random.Generator(np.random.PCG64(prompt.seed))),
             )
@@ -80,12 +80,12 @@ POLICIES: dict[str, Policy] = {
 
 
 def policy_names() -> tuple[str, ...]:
-    """The names of all policies without a model."""
+    """Return the names of all policies without a model."""
     # Built-in policies come first: a plugin of the same name does not replace one.
     return tuple(dict.fromkeys((*POLICIES, *plugins("policies"))))
 
 
 def policy_named(name: str) -> Policy:
-    """The policy with this name. Raises ConfigError if another package's policy cannot be
+    """Return the policy with this name. Raises ConfigError if another package's policy cannot be
     imported."""
     return POLICIES[name] if name in POLICIES else load_plugin("policies", name)

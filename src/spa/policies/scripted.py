@@ -27,7 +27,7 @@ class ScriptedEngine:
         self.template = template
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """Return one response per prompt. An exception of the policy becomes a completion with
+        """Return one response per prompt. If the policy raises, its completion has the
         `finish_reason` "error"."""
         return [self._complete(prompt) for prompt in prompts]
 

@@ -56,7 +56,7 @@ class Prompter:
 
     @property
     def prefill(self) -> str:
-        """Text that every response is forced to begin with."""
+        """Text with which every response is forced to begin."""
         # The prefill makes even a model without fine-tuning begin in the format.
         return "<think>" if self.enable_think or self.mode == "add_worldmodel" else "<answer>"
 
@@ -67,8 +67,8 @@ class Prompter:
         turn `turn`. It can begin after turn 1 only without history. If `actions_left` is None, no
         action of the episode has been taken. Raises ConfigError for images without history."""
         pictured = env.image() is not None
-        # Without history every turn is a conversation of its own, but an episode keeps its images for
-        # a single conversation.
+        # Without history, every turn is a separate conversation, but an episode stores its images
+        # for a single conversation.
         if pictured and not self.history:
             raise ConfigError(
                 "ctx_manager.history=false cannot show states as pictures; set ctx_manager.history=true, or show "
@@ -155,7 +155,7 @@ class Prompter:
 def listed_actions(message: str, state: str) -> str:
     """Return the legal actions that a turn's message lists after its state, as text; "" if it lists
     none."""
-    # Take the last occurrence, since the rules before it may quote a state.
+    # Search from the end, because the rules at the start of the message may quote a state.
     _, marker, rest = message.rpartition(f"{STATE}{state}{_LEGAL}")
     return rest.partition(_LEFT)[0] if marker else ""
 
@@ -170,7 +170,7 @@ def shown_state(message: str) -> str:
 
 
 def format_reward(reward: float) -> str:
-    """A reward without float noise: at most four decimals, no trailing zeros."""
+    """Format a reward with at most four decimals and without trailing zeros."""
     # -0.30000000000000004 becomes -0.3, and -0.00001 becomes 0.
     text = f"{reward:.4f}".rstrip("0").rstrip(".")
     return "0" if text in ("", "-0") else text
@@ -208,8 +208,9 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
 
     Plays the environment's `example_actions`. `reset` gets the option `sample`, for which an
     environment may turn off randomness that makes actions fail. Tries puzzle and noise seeds in
-    order, and uses the first in which all actions work. If there is none, uses the one with the
-    most working actions.
+    order, and uses the first with which all actions work. From puzzle seed `ONE_SHOT` on, it also
+    accepts a shorter sample that ends the game. Otherwise, it uses the sample with the most working
+    actions. In a game with few puzzles, it tries no further puzzle once it has a sample.
     """
     wanted = min(MOVES, prompter.max_actions_per_turn)
     best: Played | None = None
@@ -231,9 +232,9 @@ def sample_response(env: TextEnv, prompter: Prompter) -> str:
 
 
 def play_sample(env: TextEnv, prompter: Prompter, wanted: int) -> Played | None:
-    """Play the environment's example actions from its current state, and stop at the first without
-    an effect. Returns None if none has an effect, or if one does not bring the goal nearer or loses
-    the game."""
+    """Play the environment's example actions from its current state, up to the first action without
+    an effect. Returns None if no action has an effect, or if an action loses the game or does not
+    bring the goal nearer."""
     before = env.world_state_text(prompter.state_text)
     done: list[str] = []
     over = False

@@ -1,4 +1,4 @@
-"""Convert messages to tokens, once and in one direction.
+"""Convert messages to tokens. Each text is tokenized exactly once.
 
 An episode's tokens are append-only. The text of the chat template is tokenized once, when it is
 sent, and responses stay the sampled ids. Because nothing is rendered, tokenized or searched again
@@ -60,8 +60,8 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any, images: Any = None, *, stop_ids: Iterable[int] = ()) -> None:
         own = read_template(tokenizer)
-        # A copy, because the template is replaced below and the caller's tokenizer must keep its
-        # own.
+        # Copy the tokenizer, because the code below replaces the template, and the caller's
+        # tokenizer must keep its own.
         self.tokenizer = copy.copy(tokenizer)
         self._tokens = TextTokens(tokenizer)
         self._token_texts: dict[int, str] = {}
@@ -82,7 +82,7 @@ class ChatTemplate:
         if text != own:
             self.tokenizer.chat_template = text
         self._render = renderer(tokenizer, text)
-        # A message that contains one of the template's own markers must not open a turn.
+        # A template's markers must not open a turn if they occur inside a message.
         self._tokens.know_markers(self.parts.texts())
         self.has_system = self.parts.system_open is not None
         self.end_ids = self._tokens.encode_after(self.parts.end)
@@ -129,7 +129,7 @@ class ChatTemplate:
         and prefill.
 
         `response` has the ids of the first response, or at least its last ones. If the model has
-        sampled a part of the end marker, this part is not repeated.
+        sampled the end marker or its beginning, the sampled part is not repeated.
         """
         guard, (told,) = self._tokens.guarded([user_text])
         parts = self.parts
@@ -316,7 +316,7 @@ class TokenBuffer:
         self._turns += [self._turn] * len(ids)
 
     def user_delta(self, text: str, images: Sequence[bytes] = ()) -> list[int]:
-        """The ids that `append_user` would append."""
+        """Return the ids that `append_user` would append."""
         count = len(self._template.end_ids)
         # Only sampled tokens count: an end marker in a prompt belongs to another turn.
         tail = zip(self._ids[-count:], self._sampled[-count:], strict=True)

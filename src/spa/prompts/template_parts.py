@@ -55,7 +55,8 @@ class Parts:
     # template refuses a system message.
     system_open: str | None
     system_user: str | None
-    # before a first user message without a system message; None if the template refuses that
+    # before a first user message without a system message; None if the template requires a system
+    # message
     user_open: str | None
     user_end: str  # after the last user message, without a generation prompt
     after_user: str  # from the end of a user message to the beginning of the response
@@ -63,7 +64,8 @@ class Parts:
     end: str = ""  # the part of `after_response` that ends the response
     # whether the template strips white space on the left and right of user messages
     trims: tuple[bool, bool] = (False, False)
-    trims_first: tuple[bool, bool] = (False, False)  # the same for the one after a system message
+    # the same for a user message after a system message
+    trims_first: tuple[bool, bool] = (False, False)
 
     @property
     def plain_open(self) -> str:
@@ -114,7 +116,7 @@ def renderer(tokenizer: Any, template: str) -> Render:
     def render(messages: Sequence[Message], generation: bool = True) -> str:
         try:
             return _compile_jinja_template(template).render(
-                # Copies, since a template is code that could change its inputs.
+                # Pass copies, because a template is code that could change its inputs.
                 messages=[dict(message) for message in messages],
                 tools=None,
                 documents=None,
@@ -231,7 +233,7 @@ def written(parts: Parts, messages: Sequence[Message]) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as a Jinja string literal."""
+    """Return `text` as a Jinja string literal."""
     # Backslashes are escaped first, because the other escapes add backslashes.
     text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{text}'"

@@ -129,7 +129,7 @@ class TextTokens:
         for anchor in _ANCHORS:
             base = self.encode(anchor)
             tails = [self.encode(anchor + text) for text in _PROBES]
-            # An anchor must keep its own tokens whatever follows it.
+            # An anchor must have the same tokens regardless of the text that follows it.
             if not base or any(tail[: len(base)] != base for tail in tails):
                 continue
             behind = [tail[len(base) :] for tail in tails]
@@ -147,7 +147,7 @@ class TextTokens:
         patterns = [
             re.escape(text) for text in texts if len(text) > 1 and not FORMAT.fullmatch(text)
         ]
-        # The longest first, since one token's text may begin with another's.
+        # Sort by length, longest first, because one token's text may begin with another's.
         return re.compile("|".join(sorted(patterns, key=len, reverse=True))) if patterns else None
 
 

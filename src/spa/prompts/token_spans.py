@@ -1,9 +1,9 @@
 """Map tokens to the spans of the decoded text that they cover.
 
-A character may be split into several tokens (bytes). Until the last of them has been decoded, they
-decode to one or, with some tokenizers (Gemma, Mistral), several replacement characters. So adding a
-token may make the decoded prefix shorter. The part that it has in common with the whole text never
-becomes shorter.
+A character may be split into several tokens (bytes). Without the last of these tokens, the others
+decode to one replacement character or, with some tokenizers (Gemma, Mistral), to several. So adding
+a token may make the decoded prefix shorter. But the part of the prefix that agrees with the whole
+text never gets shorter.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ def token_bounds(ids: Sequence[int] | np.ndarray, template: ChatTemplate) -> lis
 
 
 def _in_common(read: str, text: str) -> int:
-    """Length of the common prefix in characters."""
+    """Return the length of the common prefix in characters."""
     pairs = enumerate(zip(read, text, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(read), len(text)))
 

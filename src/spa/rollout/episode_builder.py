@@ -174,7 +174,7 @@ class EpisodeBuilder:
 
     def episode(self) -> Episode:
         """Return the finished episode."""
-        # Without a turn, the buffer holds only a prompt, from which nothing can be learned.
+        # Without a turn, the buffer contains only a prompt, from which nothing can be learned.
         tokens = self.buffer.arrays() if self.buffer is not None and self.turns else {}
         return Episode(
             episode_id=self.spec.episode_id,

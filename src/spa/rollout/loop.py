@@ -40,8 +40,8 @@ MakeEnv = Callable[[str], TextEnv]
 # Largest number of failed episodes that a rollout logs. The trajectory files record every failure.
 SHOWN_FAULTS = 3
 # Without this limit, an environment in which it is always the opponent's turn could block the
-# rollout forever. Worker processes limit the time of each call only, and `env_timeout_s` may be
-# null.
+# rollout forever. Time limits may not help: worker processes limit single calls, and
+# `env_timeout_s` may be null.
 MOST_OPPONENT_MOVES = 1000
 
 
@@ -246,7 +246,7 @@ class _Game:
             self._fail(error)
 
     def _go_on(self, room: int | None) -> None:
-        """Let an opponent make its moves, then build the prompt of the player whose turn it is."""
+        """Let the opponent make its moves, then build the prompt of the player to move."""
         if self.env.players > 1:
             self._let_opponent_move()
         if self.turn is not None:
@@ -274,8 +274,8 @@ class _Game:
             self._pay(info)
             if ended:
                 return self._end(info)
-            # If it is still the opponent's turn after an illegal move, the opponent could repeat
-            # that move forever.
+            # After an illegal move it may still be the opponent's turn. The opponent could then
+            # repeat the move forever.
             if self.env.current_player() == mover and not info.get("action_is_valid"):
                 raise EnvFault(
                     "the environment's random_action returned an illegal action for the opponent"

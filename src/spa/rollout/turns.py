@@ -88,8 +88,8 @@ def stop_after(
 
 
 def paid(turn: Turn, reward: float) -> Turn:
-    """Return the turn with `reward` added to its own. The added reward comes from another player's
-    later move."""
+    """Return the turn with `reward` added to its reward. The added reward comes from a later move
+    of another player."""
     return replace(turn, reward=turn.reward + reward)
 
 
@@ -102,6 +102,6 @@ def _states(env: TextEnv, prompter: Prompter) -> tuple[str, str | None]:
 
 
 def _label(env: TextEnv, text: str) -> str:
-    """The environment's own spelling of an action; free-text actions are unchanged."""
+    """Return the environment's own spelling of an action. Free-text actions are unchanged."""
     # " up" is recorded as "Up", so that plans can be compared as texts.
     return next((name for name in env.action_names() if name.lower() == text.strip().lower()), text)

@@ -1,7 +1,7 @@
 """The rollout worker: everything that a rollout needs besides the engine.
 
-Ranks exchange episodes as JSON with base64-encoded arrays. That takes a third of the space and time
-of the format of the trajectory files.
+Ranks exchange episodes as JSON with base64-encoded arrays. This takes a third of the space and time
+that JSON lists of numbers, as in the trajectory files, would take.
 """
 
 import logging
@@ -36,7 +36,8 @@ ARRAYS = {
 
 def pack(episode: Episode) -> dict[str, Any]:
     """Convert an episode to a JSON-compatible dict; `unpack` restores an equal episode."""
-    # The arrays are packed as base64 below, since JSON would write them number by number.
+    # Leave out the arrays here. They are packed as base64 below, because JSON would write them
+    # number by number.
     bare: Any = replace(episode, **dict.fromkeys(ARRAYS))
     arrays = {name: getattr(episode, name) for name in ARRAYS}
     return bare.to_json() | {
@@ -47,7 +48,7 @@ def pack(episode: Episode) -> dict[str, Any]:
 
 def unpack(data: dict[str, Any]) -> Episode:
     """Restore an episode from the dict that `pack` returned."""
-    # `frombuffer` returns a read-only array, hence the copy.
+    # Copy, because `frombuffer` returns a read-only array.
     arrays: dict[str, Any] = {
         name: None
         if data[name] is None

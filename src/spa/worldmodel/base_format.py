@@ -83,9 +83,9 @@ def in_base_format(
 
 
 def without_states(turn: Turn, prompter: Prompter) -> str:
-    """Return a turn's response in base format: its thoughts, and the executed actions. For a
-    malformed response, return only the actions that could be parsed. In a format that states plans
-    in words, the thoughts end with the plan."""
+    """Return a turn's response in base format: its thoughts, and the executed actions. Of a
+    malformed response, only the actions that could be parsed are kept. In a format that states
+    plans in words, the thoughts end with the plan."""
     thoughts = (turn.response.think or "") if turn.response.well_formed else ""
     actions = turn.executed if turn.response.well_formed else turn.response.actions
     thoughts = prompter.form.base_thoughts(thoughts, actions, turn.response.actions)
