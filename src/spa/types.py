@@ -58,7 +58,7 @@ class SamplingParams:
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
-    top_k: int = -1  # -1 keeps all
+    top_k: int = -1  # -1 keeps all tokens
     max_tokens: int = 400
 
 
@@ -85,10 +85,11 @@ class Prompt:
     action_sep: str = "||"  # separator of the actions in an answer
     response_format: str = "prediction_first"
     turn: int = 0  # index of the turn in the episode, from 0
-    turns_left: int | None = None  # in the episode, including this turn; None: unknown
+    turns_left: int | None = None  # turns left in the episode, including this one; None: unknown
     continued: bool = True  # a later turn may continue this conversation, so caching is worthwhile
-    actions_left: int | None = None  # in the episode; None: no limit besides `max_actions`
-    max_actions: int | None = None  # per response; None: no known limit
+    # actions left in the episode; None: no limit besides `max_actions`
+    actions_left: int | None = None
+    max_actions: int | None = None  # largest number per response; None: no known limit
     # the live environment, for policies and planners; never sent to a model or a server
     context: Any = None
     # seconds that policies and planners may spend on `context` per response; None: no limit

@@ -2,8 +2,8 @@
 whose advantages are whitened later.
 
 Rewards, values and results are float `[B, A]`, masks bool `[B, A]`. Positions outside the mask
-(prompts, environment text, padding) are skipped: the backward recursion does not change there, so
-time is counted in sampled tokens.
+(prompts, environment text, padding) are skipped: the backward recursion leaves its state unchanged
+there, so that time is counted in sampled tokens.
 """
 
 import torch

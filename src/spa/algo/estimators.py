@@ -1,4 +1,5 @@
-"""The advantage estimators by name, with their inputs and the treatment of their results.
+"""Registry of the advantage estimators by name, with their inputs and the post-processing of their
+results.
 
 A custom estimator is an `Estimator` or a plain function. The configuration names it as
 `module:name`.

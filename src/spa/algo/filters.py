@@ -65,8 +65,8 @@ def select_groups(
     Returns:
         keep: bool `[B]`, equal for all rows of a group.
         metrics: rollout/in_group_std, _max and _mean averaged over all groups;
-            rollout/chosen_in_group_* over the kept groups (0 if none); rollout/kept_count,
-            kept_ratio and groups_zero_std count groups.
+            rollout/chosen_in_group_* over the kept groups (0 if none); rollout/kept_count and
+            groups_zero_std count groups, and kept_ratio is the share of kept groups.
 
     Raises:
         ValueError: kind or strategy is unknown, or ratio is not positive.

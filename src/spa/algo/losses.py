@@ -107,7 +107,7 @@ def policy_loss(
 
     Returns:
         The loss, and sums: pg_clipfrac and pg_clipfrac_lower (tokens where the clip and the dual
-        clip act), ppo_kl (old - new), tokens.
+        clip act), ppo_kl (old - new log-prob), tokens.
     """
     # Entries of weight 0 may have any value, even NaN, so they are cleared before `exp`.
     live = weights > 0

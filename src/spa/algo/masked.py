@@ -9,7 +9,7 @@ from torch import Tensor
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Sum of `values` where `mask` is True. Values outside the mask are ignored, even NaN. Any
     shape -> scalar."""
-    # A product with the mask would not do, because NaN times 0 is NaN.
+    # Do not multiply by the mask, because NaN times 0 is NaN.
     return torch.where(mask, values, 0).sum()
 
 

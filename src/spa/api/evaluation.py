@@ -147,12 +147,13 @@ def evaluate(
 
     Args:
         model: anything that `load_model` takes, a run (its newest checkpoint), or a loaded model.
-        config: the configuration with puzzles, prompts and limits. Default: that of the run or of the
-            loaded model.
+        config: the configuration with puzzles, prompts and limits. Default: the configuration of
+            the run or of the loaded model.
         samples: attempts per puzzle; None takes `es_manager.val.group_size`.
         puzzles: number of puzzles; None takes `es_manager.val.env_groups`.
         overrides: overrides of the configuration.
-        ks: the k of Pass@k. Default: 1, 2, 4 and so on up to the number of samples, at most 64.
+        ks: values of k for Pass@k. Default: 1, 2, 4 and so on up to the number of samples, at most
+            64.
         prices: API prices per million input and output tokens. If given, the result contains the
             cost.
         output: the JSON file. Default: in `eval/` of the run.
@@ -180,8 +181,8 @@ def evaluate_world_model(
 
     Args:
         model: anything that `load_model` takes, a run (its newest checkpoint), or a loaded model.
-        config: the configuration with games and prompts. Default: that of the run or of the loaded
-            model.
+        config: the configuration with games and prompts. Default: the configuration of the run or
+            of the loaded model.
         transitions: number of states per environment.
         steps: number of steps in the open-loop rollout.
         greedy: use the most likely response instead of a sampled one.

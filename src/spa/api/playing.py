@@ -71,7 +71,8 @@ def load_model(
             `Run`, the name of a model behind an API (a key of `model_info`), or the policy `random` or
             `expert`.
         config: the configuration with prompts, limits and sampling. Default: the checkpoint's own,
-            `tiny` for `builtin:tiny`, `evaluate_api_llm` for its models, otherwise `base`.
+            `tiny` for `builtin:tiny`, `evaluate_api_llm` for the API models that it lists,
+            otherwise `base`.
         overrides: overrides of the configuration.
 
     Raises ModelError if there is no such model, ConfigError for an invalid configuration.

@@ -179,8 +179,8 @@ def train(
         stages: consecutive stages of `selfplay`, `sft`, `ppo`.
         method: `spa`, or a baseline that runs only PPO: `vanilla`, `vanilla_wm`, `vanilla_grid`,
             `state_estimation`. A baseline runs in its own folder inside the run's.
-        seed: number of the training run, from 0. It determines all seeds and validation puzzles, as in
-            `compare`.
+        seed: index of the training run, from 0. It determines all seeds and validation puzzles, as
+            in `compare`.
         ckpt: the SFT checkpoint of this run from which PPO alone starts: `last` or a step. None:
             `model_path`.
         from_scratch: archive earlier work of these stages instead of reusing it.

@@ -107,13 +107,13 @@ def settings(options: argparse.Namespace) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-    """Split a comma-separated list of names. An argument type for options such as `--methods
-    a,b`."""
+    """Split a comma-separated list of names. Used as the argparse `type` of options such as
+    `--methods a,b`."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
 def positive_number(text: str) -> int:
-    """Parse a whole number of at least 1. An argument type of argparse."""
+    """Parse a whole number of at least 1. Used as an argparse `type`."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1; give a number of at least 1")
@@ -121,7 +121,7 @@ def positive_number(text: str) -> int:
 
 
 def whole_number(text: str) -> int:
-    """Parse a whole number of at least 0, such as a seed. An argument type of argparse."""
+    """Parse a whole number of at least 0, such as a seed. Used as an argparse `type`."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative; give a number of at least 0")

@@ -145,7 +145,8 @@ def check_run(folder: Path) -> int:
         )
     files, problems = damaged_files(folder)
     try:
-        # `spa diagnose`, a command of another package, judges the reward.
+        # `spa diagnose`, a command of another package, finds the reasons why the reward does not
+        # rise.
         lines = COMMANDS["diagnose"].load("_run")(folder) if "diagnose" in COMMANDS else []
     except NoRunError as error:
         # The folder may contain only checkpoints. Their files are checked even without a run.

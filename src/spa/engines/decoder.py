@@ -61,8 +61,8 @@ Step = Callable[[], None]
 
 
 class _State:
-    """State that a decode step reads and updates, with one entry per row, at fixed addresses.
-    Padding rows have `alive` False and use the spare slot, which is never assigned to an
+    """State that a decode step reads and updates, with one entry per row. Its memory addresses are
+    fixed. Padding rows have `alive` False and use the spare slot, which is never assigned to an
     episode."""
 
     def __init__(self, rows: int, columns: int, spare_slot: int, device: torch.device) -> None:
@@ -103,7 +103,7 @@ class _State:
         self.uniforms[:rows, : uniforms.shape[1]] = uniforms
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Move these rows, int64 [n], to the front; the others become padding."""
+        """Move these rows, int64 [n], to the front, and turn the others into padding."""
         for part in (self.token, self.position, self.slot, self.alive, self.uniforms):
             part[: len(rows)] = part[rows]
         self.pad(len(rows))

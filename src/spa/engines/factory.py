@@ -171,8 +171,8 @@ def _warn_once(text: str) -> None:
 
 
 def _make_random(request: EngineRequest) -> PlayingEngine:
-    # Import late, because this module imports formats and environments, which benchmarks of the
-    # local engine do not need.
+    # Import late, because `spa.policies.scripted` imports formats and environments, which
+    # benchmarks of the local engine do not need.
     from spa.policies.scripted import random_engine
 
     return random_engine(request.template, max_actions=request.cfg.agent_proxy.max_actions_per_turn)

@@ -172,7 +172,7 @@ class FusedModel:
         """Run the model on `input_ids` at `position_ids`, both int64 [B, q].
 
         `attention_mask` is additive, [B, 1, q, T], over the columns of the cache followed by the q
-        new ones. Returns an object whose `logits`, [B, 1, V], are those of the last position.
+        new ones. Returns an object whose `logits`, [B, 1, V], belong to the last position.
         """
         with torch.autocast(input_ids.device.type, enabled=False):
             return SimpleNamespace(

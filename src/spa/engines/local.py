@@ -2,8 +2,7 @@
 
 Models that `spa.engines.fused` supports have the fastest path:
 
-* On CUDA, they are sampled with CUDA graphs (`spa.engines.decoder`), if a trial with a few tokens
-  passes.
+* On CUDA, sampling uses CUDA graphs (`spa.engines.decoder`), if a trial with a few tokens passes.
 * A long enough prefix of all prompts (the rules of the game) is read and stored once. A longer
   prefix that only some of the prompts share is read once.
 

@@ -124,7 +124,7 @@ def _decoder_gap(decoder: Decoder, model: Any) -> float:
         responses = decoder.generate(prompts, SamplingParams(max_tokens=4))
         for i, (ids, logprobs) in zip(order, responses, strict=True):
             asked = len(talks[i])
-            # This also begins the next turn.
+            # The three extra tokens begin the next turn's prompt.
             talks[i] = np.concatenate([talks[i], ids, talks[i][:3]])
             row = torch.from_numpy(talks[i].astype(np.int64)).to(decoder.device)[None]
             logits = model(input_ids=row, use_cache=False).logits[0, asked - 1 :].float()

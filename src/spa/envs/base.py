@@ -25,7 +25,7 @@ Action = int | str
 class Variable:
     """A variable of a constraint satisfaction problem, such as a cell of a Sudoku.
 
-    `value` is "" while the variable is unassigned. `neighbours` holds the keys of the variables
+    `value` is "" while the variable is unassigned. `neighbours` contains the keys of the variables
     whose values must differ from this one. `actions` maps each value of the domain to the action
     that assigns it.
     """
@@ -42,9 +42,9 @@ class PushPuzzle:
     The key of a cell is its row and column, one digit each. The key of a state (`state_key`) is the
     player's cell followed by the boxes' cells in order.
 
-    `rows` holds the cells inside the border, row by row, `floor` the cells that are not walls, and
-    `targets` the target cells. `steps` maps each action to its row and column offset. `at` returns
-    a copy of the game in the state with a given key, or None if there is no such state.
+    `rows` contains the cells inside the border, row by row, `floor` the cells that are not walls,
+    and `targets` the target cells. `steps` maps each action to its row and column offset. `at`
+    returns a copy of the game in the state with a given key, or None if there is no such state.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -83,7 +83,7 @@ class TextEnv(gymnasium.Env[str, Action]):
     up to this limit."""
 
     steps: int = 0
-    """Number of actions taken in this episode, in a game with `max_steps`."""
+    """Number of actions taken in this episode. Games that set `max_steps` must count them."""
 
     changes: tuple[str, ...] | None = None
     """Attributes that `step` changes in place (lists, sets, streams), which `clone` must copy;
@@ -238,8 +238,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return ()
 
     def optimal_steps(self) -> int | None:
-        """Return the fewest actions from the current state to the goal, assuming no random events;
-        None if there is no solver or no solution."""
+        """Return the smallest number of actions from the current state to the goal, assuming no
+        random events; None if there is no solver or no solution."""
         return None
 
     difficulty_unit: str = "fewest actions"
@@ -307,8 +307,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return twin
 
     def renew_noise(self, noise_seed: int) -> None:
-        """Sample the random events of the game from the stream of `noise_seed` from now on. Games
-        without chance need not override this."""
+        """Replace the game's noise stream by a new one with the seed `noise_seed`. Games without
+        chance need not override this."""
 
     state_key_format: tuple[str, str] = ("state", "states in short")
     """Two phrases for prompts that ask for a written search: the name of a state, and a description
@@ -409,8 +409,8 @@ def action_index(action: object, names: tuple[str, ...]) -> int | None:
 
 
 def require_labels(where: str, names: object) -> tuple[str, ...]:
-    """Validate action names and strip white space. Raises ConfigError that begins with `where`
-    unless they are a list of distinct strings that a response can contain as actions."""
+    """Validate action names and strip white space. Raises ConfigError, whose text begins with
+    `where`, unless they are a list of distinct strings that a response can contain as actions."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(f"{where} must be a list of strings, got {names!r}")
     labels: list[str] = []
@@ -427,7 +427,8 @@ def require_labels(where: str, names: object) -> tuple[str, ...]:
             raise ConfigError(
                 f"{where} has {name[:80]!r}. Use a short name without '||', '<', '>' and line breaks."
             )
-        # Labels are read in any letter case, so the second of two equal ones is never chosen.
+        # Labels are matched without regard to case, so the second of two that differ only in case
+        # would never be chosen.
         if label.lower() in map(str.lower, labels):
             raise ConfigError(f"{where} has {label!r} twice. Give every action another name.")
         labels.append(label)

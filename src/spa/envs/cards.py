@@ -80,8 +80,8 @@ def card_with(
 def mean_success(won: Sequence[bool | None]) -> float | None:
     """Return the share of puzzles that a policy solves.
 
-    `won` has one entry per puzzle, None if the game does not support the policy there. Returns None
-    if any entry is None or there are no puzzles.
+    `won` has one entry per puzzle, which is None if the game does not support the policy for that
+    puzzle. Returns None if any entry is None or there are no puzzles.
     """
     return None if None in won or not won else round(sum(map(bool, won)) / len(won), 4)
 

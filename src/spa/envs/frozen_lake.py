@@ -115,8 +115,8 @@ class FrozenLake(GridGame):
         self.player = self.lake.start
         self.steps = 0
         self._ends = self.lake.holes | {self.lake.goal}
-        # Caches of the parts that are the same in all states of a lake, filled by its first state
-        # text.
+        # Text parts that are the same in all states of a lake, cached when the first state text is
+        # rendered.
         self._grid_chars = ""
         self._things = ""
         # `_slip` creates the stream when a move first needs it, since many lakes never need one.

@@ -81,7 +81,7 @@ def boundary(what: str, seconds: float | None = None, *, advice: str = "") -> It
         raise EnvFault(str(error)) from None
     except SystemExit as error:
         raise EnvFault(f"{what} called sys.exit({error.code!r})") from error
-    # BaseException, because the panic of a Rust library does not derive from Exception.
+    # Catch BaseException, because a panic in a Rust library does not derive from Exception.
     except BaseException as error:
         raise EnvFault(f"{type(error).__name__}: {error!s:.2000}") from error
     raise_if_asked()
@@ -174,7 +174,7 @@ def plain(value: Any, kept: tuple[type, ...] = ()) -> Any:
     for base in (int, float, str):
         if isinstance(value, base):
             return base(value)
-    # Exact types only, because a named tuple cannot be made from a list of its items.
+    # Convert only exact types, because a named tuple cannot be made from a list of its items.
     if type(value) in (list, tuple):
         return type(value)([plain(item, kept) for item in value])
     if type(value) is dict:

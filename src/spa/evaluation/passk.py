@@ -34,7 +34,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     Args:
         n: attempts per puzzle, any shape that broadcasts with `c`.
         c: successes per puzzle.
-        k: number of attempts of which one has to succeed.
+        k: number of attempts, at least one of which has to succeed.
 
     Returns:
         One probability per puzzle. It is exactly 1 if n - c < k. For n = k, it is 1 if any attempt

@@ -45,13 +45,13 @@ class ChoosePlan(ResponseFormat):
         return f"{imagined_plans([option] * plans)}I do {blank('the best of these')}. "
 
     def scripted_thoughts(self, answer: str, prediction: str, *, action_sep: str) -> str:
-        """List one plan, and choose it."""
+        """Return thoughts that list one plan and choose it."""
         # `len(answer)` is no real limit, because an answer never has more actions than characters.
         actions = split_actions(answer, action_sep=action_sep, max_actions=len(answer))
         return chosen_plan(actions, prediction)
 
     def sample_thoughts(self, actions: Sequence[str], after: str) -> str:
-        """List one plan, and choose it."""
+        """Return thoughts that list one plan and choose it."""
         return chosen_plan(actions, after)
 
     def asked_plan(self, actions: Sequence[str]) -> str | None:

@@ -42,7 +42,7 @@ MAX_LINES = 64
 """Limits of one search: the largest length of a path, and the largest number of expanded states. A
 search on a 4x4 lake never reaches them."""
 MAX_STATES = 10_000
-"""Largest number of states in a game. Games with more states are rejected."""
+"""Largest number of states of a game for this format. Games with more states are rejected."""
 
 Successor = tuple[str, str, str]
 """An action, its target, and the outcome there ("" if the game does not end). The target is the key
@@ -69,7 +69,7 @@ class TooManyStates(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One action within a line."""
+    """One action within a line of a written search."""
 
     action: str
     target: str
@@ -490,7 +490,7 @@ def score_lines(
         if line.open_keys != (() if goal is not None else found.listed()):
             errors.append("wrong_open")
     end = "no_goal" if goal is None else "wrong_path"  # the path is missing
-    # The last word of a text that was cut off may be only the start of a word.
+    # The last word of a text that was cut off may be only the beginning of a word.
     begun = read(written[-1].rpartition(" ")[0])
     passed = begun is not None and any(
         GOAL in (move.status, outcome(move.key)) for move in begun.moves[:-1]

@@ -33,8 +33,8 @@ METHODS = {
 
 
 def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> PPOBatch:
-    """Multiply the weights of the world loss by the share of failed episodes, and set them to 0
-    after the more certain answers."""
+    """Change the weights of the world loss. With `fade`, multiply them by the share of failed
+    episodes. With `turns` below 1, set them to 0 after the more certain answers."""
     loss = context.cfg.actor_rollout_ref.actor.world_loss
     if not loss.on:
         return batch

@@ -129,7 +129,7 @@ def packed_attention(
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, rows: int, count: int) -> torch.Tensor:
     """Add a mask to `scores` [rows * K, shared * count, T]. If `mask` is None, add the causal mask
     for queries that are the last `count` of T positions."""
-    # A single query is the last one, which may attend to every key.
+    # A single query is at the last position, so it may attend to every key.
     if mask is None and count == 1:
         return scores
     columns = scores.shape[2]

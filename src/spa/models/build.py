@@ -99,8 +99,8 @@ def is_tiny(model: str, *, code: bool = False) -> bool:
 def load_actor(
     cfg: Config, name: str, device: torch.device, settings: ModelConfig | None = None
 ) -> tuple[Any, ChatTemplate]:
-    """Load the policy `name` onto the device, and its chat template. `settings` is the model
-    section of the configuration, by default that of PPO.
+    """Load the policy `name` onto the device, and its chat template. `settings` is a model section
+    of the configuration, by default PPO's.
 
     Raises ModelError if model and tokenizer do not match, or if the model's context is too short
     for the episodes.
@@ -199,7 +199,7 @@ def make_trainable(
     if settings.use_torch_compile:
         compile_body(model)
     elif device.type == "cpu" and not settings.enable_gradient_checkpointing:
-        # Rows share the keys and values of a prefix, which gradient checkpointing would not keep.
+        # Sharing a prefix needs its keys and values, which gradient checkpointing would not keep.
         share_prefix(model)
 
 

@@ -254,7 +254,7 @@ def _read(
     """Return the hidden states [N, H] that predict the masked tokens, row by row."""
     if not packed:
         prefix = common_prefix(input_ids, mask) if shared else 0
-        # Compare the number of tokens saved: all rows but the first skip the prefix.
+        # The prefix is read once, so every row except one saves its tokens.
         if prefix * (len(input_ids) - 1) >= WORTH_SHARING:
             return _read_after(body, input_ids, prefix)[:, :-1][mask[:, prefix:]]
         seen = {} if images is None else images.inputs(input_ids)

@@ -20,8 +20,8 @@ LOGIT_COPIES = 4  # the chunk, its lower-precision original, its softmax, its gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a model that determine its memory. `query_width` and `key_width` are the number
-    of query and of key heads, each times the head size."""
+    """Dimensions of a model that determine its memory. `query_width` and `key_width` are the
+    numbers of query heads and key heads, each times the head size."""
 
     parameters: int
     layers: int
@@ -67,8 +67,8 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
 
 def training_state(shape: ModelShape, *, lora_rank: int = 0) -> int:
-    """Return the bytes of weights, gradients and Adam moments during training. `lora_rank` 0 means
-    full training."""
+    """Return the bytes of weights, gradients and Adam moments during training. With `lora_rank` 0,
+    all weights are trained."""
     # Weights, gradients and two Adam moments, four numbers for each parameter.
     if lora_rank == 0:
         return 4 * FULL * shape.parameters

@@ -1,4 +1,4 @@
-"""Mixtures of policies, each of which plays some of the turns or episodes."""
+"""Mixtures of policies: each policy plays some of the turns or episodes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

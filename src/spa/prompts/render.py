@@ -2,8 +2,8 @@
 response.
 
 The layout follows the original's `SPA_agent/ctx_manager.py`, but the wording does not. The first
-prompt has a system line, instruction, legend, actions and a turn block. Later messages have the
-reward and a turn block. Every limit that a prompt states is enforced.
+prompt contains a system line, instruction, legend, actions and a turn block. Later messages contain
+the reward and a turn block. Every limit that a prompt states is enforced.
 
 World-model prompts contain a sample response: a few good moves of a real game, the plan in words,
 and the resulting state. Models imitate the sample, so it has to show the desired behaviour: moves

@@ -45,10 +45,10 @@ _AFTER = "AFTERPLACEHOLDER"
 class ChatTemplate:
     """Converts messages to tokens with a tokenizer's chat template, which is parsed once.
 
-    It renders short conversations with placeholders to find the texts around a user message. Later
-    turns need only these texts. `pinned` is the reason why another template replaces the
-    tokenizer's own, or "" if it is used unchanged (`spa.prompts.template_parts`). `tokenizer` is a
-    copy that has the template in use.
+    The constructor renders short conversations with placeholders to find the texts around a user
+    message. Later turns need only these texts. `pinned` is the reason why another template replaces
+    the tokenizer's own, or "" if it is used unchanged (`spa.prompts.template_parts`). `tokenizer`
+    is a copy that has the template in use.
 
     `images` is the `spa.models.vision.ImageReader` of a vision model. The attribute of this name is
     None for a text-only model, or if the template writes images in an unknown way. `stop_ids` are

@@ -7,8 +7,8 @@ ModelError.
 Episodes are append-only, while a server renders the whole conversation for every turn. With some
 templates both give the same text. Others remove thoughts or white space from the history, number
 the turns, move the system message or write the date. Training and serving would then differ. Such a
-template is replaced (pinned) by one that writes the text of training, and every checkpoint contains
-the replacement.
+template is replaced (pinned) by one that writes exactly the text used in training. Every checkpoint
+contains the replacement.
 """
 
 import re
@@ -24,8 +24,8 @@ from spa.errors import ModelError, one_line
 from spa.types import Message
 
 Render = Callable[..., str]
-"""render(messages, generation=True) -> text, with the generation prompt or without. Raises
-ModelError."""
+"""render(messages, generation=True) -> text, with or without the generation prompt. Raises
+ModelError if the template fails."""
 
 DATE = datetime(2024, 7, 26)
 """The date for templates that use one. It is fixed, so that prompts never change, for example after
@@ -267,7 +267,7 @@ def pinned_template(parts: Parts, image_text: str = "") -> str:
         "@end@": literal(parts.end),
     }
     text = _PINNED
-    # Plain replacement, because `format` would interpret the braces of templates.
+    # Use `replace`, because `format` would interpret the braces of templates.
     for mark, value in values.items():
         text = text.replace(mark, value)
     return _PARTS.replace("@image@", literal(image_text)) + text if image_text else text
