@@ -26,7 +26,7 @@ NO_PLACE = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMET
 where a folder is needed."""
 
 TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
-"""The first words of all commands."""
+"""The first words of all commands, such as `run` and `env`."""
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
@@ -173,7 +173,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _printed_at_once(args: Sequence[str]) -> str | None:
-    """The text of `--help` and `--version`, which need no command; None for other arguments."""
+    """Return the text of `--help` or `--version`, which need no command; None for other
+    arguments."""
     if not args or args[0] in ("-h", "--help", "help"):
         return overview()
     if args[0] == "--version":

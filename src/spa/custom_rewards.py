@@ -2,7 +2,7 @@
 
 A reward function takes a played `Turn` and returns a number. The weighted sum of all functions
 replaces the turn's reward. Prompts still show the game's own reward. Self-play does not use these
-functions, so a new reward needs no new self-play.
+functions, so its data stay valid if the reward changes.
 """
 
 import math

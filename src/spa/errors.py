@@ -40,7 +40,7 @@ class ModelError(SpaError):
 
 
 class TrainingError(SpaError):
-    """Training had to stop; the message says why and where the last good checkpoint is."""
+    """Training had to stop; the message gives the reason and the last good checkpoint."""
 
 
 class EnvFault(Exception):

@@ -1,7 +1,7 @@
-"""The command that installs optional packages of spa, and the versions of the packages on which
+"""Build the pip command that adds an extra of spa, and report the versions of the packages on which
 results depend.
 
-The distribution is not on a package index yet, where the name `spa` belongs to another project.
+The distribution is not on a package index, where the name `spa` belongs to another project.
 """
 
 import json

@@ -53,7 +53,7 @@ class Table:
         return made
 
     def markdown(self) -> str:
-        """The table as Markdown, without a trailing line break."""
+        """Return the table as Markdown, without a trailing line break."""
         marks = ("---:" if number in self.right else "---" for number in range(len(self.columns)))
         # A `|`, as in `int | None`, would end the cell, and a line break would end the row.
         escaped = (
@@ -64,8 +64,8 @@ class Table:
         return "\n".join([head, f"|{'|'.join(marks)}|", *lines])
 
     def __html__(self) -> str:
-        """The table as HTML, which a template shows with `{{ table }}`. A cell that is `Markup` is
-        not escaped."""
+        """Return the table as HTML, which a template shows with `{{ table }}`. A cell that is
+        `Markup` is not escaped."""
         sides = [
             ' class="number"' if number in self.right else "" for number in range(len(self.columns))
         ]

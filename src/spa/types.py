@@ -70,7 +70,7 @@ class Prompt:
     prefill="<think>", seed=123)
     """
 
-    # the same in all turns of an episode, so that an engine can keep the episode's KV cache
+    # the same for all turns of an episode, so that an engine can keep the episode's KV cache
     episode_id: str
     messages: tuple[Message, ...]
     # int32 [T], the conversation so far, including generation prompt and prefill; empty for engines
@@ -170,7 +170,8 @@ class Turn:
     infos: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
     world_state: str | None = None  # the correct observation of `state`; None: `state` itself
-    next_world_state: str | None = None  # the same for `next_state`
+    # the correct prediction, in the same way; None: `next_state` itself
+    next_world_state: str | None = None
     # unweighted values of the terms of a user-defined reward; the game's own reward may be one of
     # them
     reward_terms: dict[str, float] | None = None
@@ -357,9 +358,9 @@ class EpisodeBatch(TokenBatch):
     """Episodes as tensors. `mask` is True where the predicted token was sampled, or where
     `actor.loss_mask` selects it.
 
-    `rl_weights` and `ce_weights` determine what an update learns from each token. Only their ratios
-    matter, because the update normalizes them over the whole mini-batch. Methods (`spa.methods`)
-    change them.
+    `rl_weights` and `ce_weights` are the weights of each token in the policy loss and in the
+    cross-entropy losses. An update divides the sums of weighted losses by numbers of tokens or rows
+    in the whole mini-batch. Methods (`spa.methods`) change the weights.
     """
 
     # int64 [B, A] turn index of the predicted token. The tokens of a prompt have the turn of the
@@ -380,7 +381,7 @@ class EpisodeBatch(TokenBatch):
     )  # float32 [B, A]  weights of the cross-entropy loss; 0 where there is none
     # int64 [B] index of the row's episode in its step; -1 for replayed examples
     episodes: torch.Tensor
-    starts: torch.Tensor  # int64   [B]     index in the episode of the row's first token
+    starts: torch.Tensor  # int64   [B]     position of the row's first token in its episode
     # bool [B] truncated by max_turn or max_model_len, not ended by the game
     truncated: torch.Tensor | None = None
     # int64 [B, A] equal on tokens of turns that begin in the same state with the same number of

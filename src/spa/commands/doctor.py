@@ -257,8 +257,8 @@ def sampling(missing: str) -> Line:
 
 
 def memory() -> tuple[int, int]:
-    """Total and available bytes of main memory, within the container's limit; (0, 0) if the system
-    does not report them."""
+    """Return total and available bytes of main memory, within the container's limit; (0, 0) if the
+    system does not report them."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     except OSError:

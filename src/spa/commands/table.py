@@ -159,7 +159,7 @@ def actions(name: str) -> list[str]:
 
 
 def overview() -> str:
-    """The text of `spa --help`."""
+    """Return the text of `spa --help`."""
     lines = ["usage: spa COMMAND [arguments] [key=value ...]", ""]
     lines += [
         "Train LLM agents that learn a world model from self-play before reinforcement learning.",

@@ -171,8 +171,8 @@ class GrowingCache(DynamicCache):
 
     @property
     def shared(self) -> int:
-        """Number of tokens in the prefix that all rows share. It is stored once, apart from the
-        cache's own columns."""
+        """Number of tokens in the prefix that all rows share. It is stored once, separately from
+        the cache's own columns."""
         return self.head[0][0].shape[1] if self.head else 0
 
     def lay_out(self, rows: list[EpisodeKV | None]) -> None:

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 # Finished rows leave the batch once less than this share of its rows is still being sampled.
 _SHRINK_AT = 0.75
 # With `FusedModel`, a prefix that all rows share is stored once if its keys and values take at
-# least this many bytes per row.
+# least this number of bytes per row.
 _HELD_ONCE = 2**20
 
 

@@ -24,11 +24,11 @@ class Outcome:
     actions: int  # executed
     invalid: int  # executed actions that the rules do not allow
     ineffective: int  # executed actions that changed nothing
-    tokens: int | None  # sampled; None for engines without token ids
+    tokens: int | None  # number of sampled tokens; None for engines without token ids
     observed: int  # turns with an exact observation; 0 outside the world-model format
     predicted: int  # turns with an exact prediction
-    # Turns whose next state equals the state, so that copying the state is an exact prediction.
-    # None in results of earlier versions.
+    # Number of turns whose next state equals the state, so that a copy of the state would be an
+    # exact prediction. None in results of earlier versions.
     unchanged: int | None = None
     error: str = ""
     searches: tuple[SearchScore, ...] = ()  # scores of the searches that the turns wrote

@@ -16,8 +16,9 @@ Floats = NDArray[np.float64]
 Strata = Sequence[ArrayLike] | NDArray[np.floating]
 """One array of numbers per training seed (or environment); the arrays may differ in length."""
 
-# With at least this many training seeds, an interval is over seeds, unless their means are all
-# equal. With fewer seeds, it is over puzzles and ignores the variance between training runs.
+# With at least this many training seeds, an interval is computed over seeds, unless their means are
+# all equal. With fewer seeds, it is computed over puzzles, and ignores the variance between
+# training runs.
 MANY_SEEDS = 3
 _CHUNK = 1_000_000  # largest number of values in memory at once
 
@@ -31,7 +32,7 @@ class Interval:
     high: float
     n: int  # independent units: puzzles (summed over seeds), runs or trials
     level: float = 0.95
-    over: Literal["puzzles", "seeds"] = "puzzles"  # the units that the interval is over
+    over: Literal["puzzles", "seeds"] = "puzzles"  # the units over which the interval is computed
 
     @property
     def excludes_zero(self) -> bool:
@@ -42,7 +43,7 @@ class Interval:
 def bootstrap_mean(
     values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean over training seeds of the mean over puzzles, with a percentile bootstrap interval over
+    """Average over puzzles, then over training seeds, with a percentile bootstrap interval over
     puzzles.
 
     Puzzles are resampled within each training seed. So the interval covers other puzzles for the
@@ -73,7 +74,7 @@ def bootstrap_mean(
 
 
 def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
-    """Mean over training seeds of the mean over puzzles, with Student's t interval over the seeds'
+    """Average over puzzles, then over training seeds, with Student's t interval over the seeds'
     means.
 
     The interval covers other training seeds, and also other puzzles if each seed has its own
@@ -144,8 +145,8 @@ def _t_within(angle: float, df: int) -> float:
 def paired_difference(
     first: Strata, second: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean difference first - second, paired by puzzle within each training seed, with the interval
-    of `_interval`.
+    """Compute the mean difference first - second, paired by puzzle within each training seed. The
+    interval is over seeds or puzzles, as in `_interval`.
 
     Raises:
         ValueError: the two do not have the same seeds and puzzles.
@@ -216,8 +217,8 @@ def paired_by_puzzle(
 def rate_interval(
     values: Strata, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Mean of rates within 0..1 (Pass@k per puzzle) with the interval of `_interval`, clipped to
-    0..1.
+    """Compute the mean of rates, such as Pass@k per puzzle. The interval is over seeds or puzzles,
+    as in `_interval`, and clipped to 0..1.
 
     If all rates are 0, or all are 1, they have no variance. The Wilson interval over puzzles is
     then returned instead.
@@ -316,7 +317,7 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
     """Probability that a run of the first method beats a run of the second in an environment
-    sampled at random, ties counting half: the Mann-Whitney statistic over its largest value,
+    sampled at random, ties counting half: the Mann-Whitney statistic divided by its largest value,
     averaged over environments (arXiv 2108.13264).
 
     Args:

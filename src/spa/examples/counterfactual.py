@@ -1,6 +1,6 @@
 """Examples of plans that were not played. Each plan is tried in a copy of the game
-(`spa.worldmodel.branches`). Each plan gives a separate example, or is one of the plans that a
-response lists."""
+(`spa.worldmodel.branches`). It yields a separate example, or is listed in a response together with
+other plans."""
 
 from collections import Counter
 from dataclasses import replace

@@ -46,7 +46,7 @@ SEARCH_BATCH_SIZE = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """A state, and the search from it."""
+    """A state with its prompt, and the search that starts there."""
 
     question: "Question"  # the state and its prompt
     search: Any
@@ -306,7 +306,7 @@ def fresh_puzzles(
                 true, copies = form.explore(look.env)
         except EnvFault as error:
             why = f"{error}. Check it with: spa env check {spec.tag}"
-            # `explore` raises these two itself, with a message for the user.
+            # `explore` raises these two exceptions itself, with a message for the user.
             if isinstance(error.__cause__, ValueError | NotImplementedError):
                 why = str(error.__cause__)
             raise ConfigError(
@@ -379,7 +379,7 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
         texts = of_other_puzzles(texts)
     found = list[tuple[str, tuple[str, ...]]]()
     for each, text in zip(chosen, texts, strict=True):
-        assert each.search.path is not None  # others were dropped
+        assert each.search.path is not None  # searches without a path were dropped
         if kind == "dealt":
             assert each.dealt is not None
             found.append(each.dealt)
@@ -391,9 +391,9 @@ def thoughts_of(kind: str, chosen: Sequence[Searched]) -> list[tuple[str, tuple[
 
 
 def of_other_puzzles(texts: Sequence[str]) -> list[str]:
-    """Return, for each search, the different text of another search: the next one with the same
-    number of lines, or else one of the nearest length. Raises DataError if all texts are the
-    same."""
+    """Return, for each search, the text of another search whose text differs: the next search with
+    the same number of lines, or else a search with a similar number. Raises DataError if all texts
+    are the same."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for number, text in enumerate(texts):
         by_length[text.count("\n")].append(number)
@@ -435,7 +435,8 @@ def row_of(
     worker: "RolloutWorker",
     dynamics: "Dynamics",
 ) -> SFTExample:
-    """Return the example of a response, with the reward and the next state of its actions."""
+    """Make the example whose response has these thoughts and the first actions of `path`. The
+    actions are played to get the reward and the next state."""
     spec = question.puzzle.spec
     prompter = worker.prompters[spec.tag]
     actions = taken(path, question, prompter)

@@ -1,4 +1,4 @@
-"""Interface of the sources of examples."""
+"""Interface of the example sources."""
 
 from collections import Counter
 from collections.abc import Sequence

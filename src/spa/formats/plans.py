@@ -37,7 +37,8 @@ def read_options(thoughts: str) -> tuple[Option, ...]:
     """Parse the options that the thoughts list, in order. A heading without a state or a plan is
     skipped."""
     found: list[Option] = []
-    # A plan must begin a line. The newline added in front allows a plan at the start of the text.
+    # A plan must be at the start of a line. The newline added in front allows a plan at the start
+    # of the text.
     _, *parts = f"\n{thoughts}\n".split(f"\n{_COULD}")
     for part in parts:
         plan, colon, state = part.partition(":\n")

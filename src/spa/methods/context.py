@@ -26,10 +26,10 @@ class Context:
     template: ChatTemplate
     # batch -> float32 [B, A], the policy's entropy in nats at each sampled token
     entropies: Callable[[PPOBatch], torch.Tensor]
-    # (environment tag, state texts) -> the environment's value of each state
+    # (environment tag, state texts) -> the `TextEnv.state_value` of each state text
     state_values: Callable[[str, Collection[str]], dict[str, float]]
     stored: Sequence[Replayed]  # training sequences of stage 2; empty unless they are replayed
-    metrics: Metrics  # metrics of the step, to which methods add their own
+    metrics: Metrics  # metrics of the step; methods add theirs here
 
 
 def examples_folder(cfg: Config) -> Path | None:

@@ -1,6 +1,6 @@
 """Replay (`actor_rollout_ref.actor.replay`): every policy update also trains on examples with true
-states. They are the examples of stage 2, or the step's own episodes with the model's states
-replaced by true ones."""
+states. These are the examples of stage 2, or the step's own episodes, in which true states replace
+the model's states."""
 
 import logging
 from collections.abc import Sequence
@@ -57,7 +57,8 @@ def annotate(batch: PPOBatch, episodes: Sequence[Episode], context: Context) -> 
     mini_batches = count_mini_batches(
         len(batch), size=actor.ppo_mini_batch_size, count=actor.ppo_num_mini_batches
     )
-    # Enough rows for every mini-batch of every epoch; `with_replayed` distributes them.
+    # Enough rows for every mini-batch of every epoch; `spa.recipes.ppo_batch.with_replayed`
+    # distributes them.
     rows = sampled_sequences(
         context, episodes, count=actor.replay.examples * mini_batches * actor.ppo_epochs
     )

@@ -19,7 +19,7 @@ actions may not reach the goal."""
 
 
 def require_solver(env: TextEnv, tag: str) -> None:
-    """Raise ConfigError if the environment, after `reset`, has no expert actions."""
+    """Raise ConfigError if the environment, which has been reset, has no expert actions."""
     if not env.expert_actions(FAR):
         raise ConfigError(
             f"generate.policy=expert needs a solver, which the environment {tag} does not "

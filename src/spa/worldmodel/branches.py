@@ -55,8 +55,9 @@ def counterfactual_examples(
 ) -> list[SFTExample]:
     """Make examples of plans that the episode did not execute.
 
-    `extra["branch"]` numbers the examples of a state from 1. `extra["tried"]` is the number of
-    actions executed in copies since the previous example, including copies that yield no example.
+    `extra["branch"]` is the number of the example among the examples of a state, from 1.
+    `extra["tried"]` is the number of actions executed in copies since the previous example,
+    including copies that yield no example.
 
     `plans` is the number of plans to sample per state, each with one to `max_actions_per_turn`
     random actions. None tries every legal action, one action per plan. Every copy has its own

@@ -174,8 +174,8 @@ def _names(configured: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def from_game(cfg: Config) -> bool:
-    """Return whether the training examples come from a game in this configuration. If not, playing
-    the game would not show the effect of training on them."""
+    """Return whether the training examples come from a game of this configuration. If not, playing
+    the game would not show the effect of SFT on them."""
     if not (cfg.sft.data.train_files or cfg.data.train_files):
         return True
     tags = cfg.es_manager.train.env_configs.tags

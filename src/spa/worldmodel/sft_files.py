@@ -43,7 +43,7 @@ Record = dict[str, Any]
 
 
 def read_examples(path: Path | str, *, last_response_only: bool = False) -> list[SFTExample]:
-    """Read the examples of a file. Each assistant message of a chat becomes an example; with
+    """Read the examples of a file. Each assistant message of a chat gives one example; with
     `last_response_only`, only the last one does.
 
     Metadata that a file lacks is derived from the example: states and actions from the response,
