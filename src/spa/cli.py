@@ -30,7 +30,7 @@ TOP = tuple(dict.fromkeys(words.partition(" ")[0] for words in COMMANDS))
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
-    """Make the parser of the command `name` (one or two words), with the command's own arguments
+    """Make the parser of the command `name` (one or two words). It has the command's own arguments
     and the flags that all commands share."""
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(

@@ -170,7 +170,7 @@ class Turn:
     infos: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
     world_state: str | None = None  # the correct observation of `state`; None: `state` itself
-    # the correct prediction, in the same way; None: `next_state` itself
+    # the correct prediction, which describes `next_state`; None: `next_state` itself
     next_world_state: str | None = None
     # unweighted values of the terms of a user-defined reward; the game's own reward may be one of
     # them

@@ -66,7 +66,7 @@ def select_groups(
         keep: bool `[B]`, equal for all rows of a group.
         metrics: rollout/in_group_std, _max and _mean averaged over all groups;
             rollout/chosen_in_group_* over the kept groups (0 if none); rollout/kept_count and
-            groups_zero_std count groups, and kept_ratio is the share of kept groups.
+            groups_zero_std (numbers of groups); rollout/kept_ratio (share of kept groups).
 
     Raises:
         ValueError: kind or strategy is unknown, or ratio is not positive.

@@ -3,8 +3,8 @@ importance weights for tokens that another policy sampled.
 
 Every loss is sum(weights * per-token loss). `weights` `[b, A]` are from `loss_weights`. They are
 computed for the mini-batch of all ranks, so that the gradient does not depend on its division into
-micro-batches. Tokens of weight 0 are never read. The `info` that a loss returns has sums over the
-tokens of weight > 0, and the number of these tokens as "tokens". To get means, add the infos of all
+micro-batches. Tokens of weight 0 are never read. The returned `info` has sums over the tokens of
+weight > 0, and the number of these tokens as "tokens". To get means, add the infos of all
 micro-batches and ranks, then divide by "tokens".
 
 The world losses are trained together with the policy loss. Each has its own denominator, taken over

@@ -79,8 +79,8 @@ def normalize_rewards(
 
     Scores are discounted first and normalized second. If the mean were subtracted first, it would
     be discounted with the rewards, and the longer of two failed episodes would get the higher
-    return. Rewards and scores are divided by the standard deviation of undiscounted scores, because
-    the standard deviation of discounted scores shrinks as episodes get longer. The constant c,
+    return. Rewards and scores are divided by the standard deviation of undiscounted scores. The
+    standard deviation of discounted scores would shrink as episodes get longer. The constant c,
     which accounts for the mean and the clamp, is added to the return from every token: all of it on
     the last token, and `1 - step_discount` of it on the others. Without a discount, the rewards add
     up to `normalize_scores`.

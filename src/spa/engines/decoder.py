@@ -92,8 +92,8 @@ class _State:
 
     def begin(self, slots: torch.Tensor, lengths: torch.Tensor, uniforms: torch.Tensor) -> None:
         """Start rows whose prompts have been read. `slots`, int64 [n], contains the slot of each
-        row; `lengths`, int64 [n], the number of tokens of each prompt; `uniforms`, float64 [n,
-        tokens], the random numbers."""
+        row. `lengths`, int64 [n], contains the number of tokens of each prompt. `uniforms`, float64
+        [n, tokens], contains the random numbers."""
         rows = len(slots)
         self.clear()
         self.slot[:rows] = slots

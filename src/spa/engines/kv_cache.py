@@ -247,7 +247,7 @@ class GrowingCache(DynamicCache):
         """Copy `rows`, int64 [R], to a new store, without their gaps.
 
         `ids` has the cached tokens, int32, of each row. Each row of `columns`, int64 [R, c], begins
-        with the columns of the row's tokens after the head; its other entries are arbitrary.
+        with the columns of the row's tokens after the head. Its other entries are arbitrary.
 
         With `last`, the cache is emptied, and its layers are freed one by one.
         """

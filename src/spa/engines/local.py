@@ -59,8 +59,8 @@ log = logging.getLogger(__name__)
 
 # Finished rows leave the batch once less than this share of its rows is still being sampled.
 _SHRINK_AT = 0.75
-# With `FusedModel`, a prefix that all rows share is stored once if its keys and values take at
-# least this number of bytes per row.
+# Smallest size, in bytes per row, at which the keys and values of a shared prefix are stored once.
+# Applies to `FusedModel`.
 _HELD_ONCE = 2**20
 
 

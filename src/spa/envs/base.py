@@ -239,7 +239,7 @@ class TextEnv(gymnasium.Env[str, Action]):
 
     def optimal_steps(self) -> int | None:
         """Return the smallest number of actions from the current state to the goal, assuming no
-        random events; None if there is no solver or no solution."""
+        random events. None if there is no solver or no solution."""
         return None
 
     difficulty_unit: str = "fewest actions"

@@ -268,7 +268,7 @@ class FrozenLake(GridGame):
         way = []
         cell = self.player
         while len(way) < limit:
-            # If the number of actions left equals the length of a shortest path, only moves along
+            # Set the number of actions left to the length of a shortest path. Then only moves along
             # such a path have a value above 0.
             turn = best_turn(self.lake, 1.0, cell, shortest_path(self.lake, cell) or 0)
             if turn is None:

@@ -274,7 +274,7 @@ def iqm(values: ArrayLike) -> float:
 def _iqm_rows(values: Floats) -> Floats:
     """IQM of each row: `[R, n]` -> `[R]`."""
     n = values.shape[1]
-    # Value i of n, sorted, covers the slice [i/n, (i+1)/n] of the distribution; `inside` is the
+    # Value i of n, sorted, covers the slice [i/n, (i+1)/n] of the distribution. `inside` is the
     # part of that slice between the quartiles.
     edges = np.arange(n + 1) / n
     inside = np.clip(edges[1:], 0.25, 0.75) - np.clip(edges[:-1], 0.25, 0.75)

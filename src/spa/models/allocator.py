@@ -27,9 +27,9 @@ def keep_freed_memory() -> None:
     """Let the C library keep freed memory for reuse (glibc only; does nothing elsewhere).
     `release_memory` still returns it to the system.
 
-    By default, the C library maps and unmaps large blocks one by one, and returns the end of its
-    heap to the system whenever it can. The tensors of a real model then need new pages each time,
-    which costs a quarter of a training step on a CPU.
+    By default, the C library maps and unmaps large blocks one by one. It also returns the end of
+    its heap to the system whenever it can. The tensors of a real model then need new pages each
+    time, which costs a quarter of a training step on a CPU.
     """
     if sys.platform == "linux":
         set_option = getattr(ctypes.CDLL(None), "mallopt", None)

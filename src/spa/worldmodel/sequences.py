@@ -137,7 +137,7 @@ def spread_evenly(examples: Sequence[int], size: int, order: Sequence[int]) -> l
 
     `examples` has the number of examples of each sequence. `order` is a permutation of the indices;
     it is the order in which sequences of equal size are assigned. There are at least
-    ceil(sum(examples) / size) batches; there may be more, because sequences are not split. The
+    ceil(sum(examples) / size) batches; there may be more, because sequences are not split. Their
     number depends only on `examples` and `size`.
     """
     # Balance greedily: the largest sequences first, each into the emptiest batch.
