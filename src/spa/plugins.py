@@ -4,7 +4,7 @@
 A package registers objects by name in the groups `spa.commands`, `spa.envs`, `spa.libraries`,
 `spa.engines`, `spa.formats`, `spa.policies`, `spa.methods` and `spa.trackers`. Listing the names
 imports nothing. A module is imported when its name is used. The other packages of this repository
-use the same mechanism, with additional groups: `spa.api` (functions behind `import spa`),
+use the same mechanism, with additional groups. These are `spa.api` (functions behind `import spa`),
 `spa.estimates` (estimates of a run's cost), `spa.launchers`, `spa.measurements` (measurements of
 `spa eval` besides rollouts) and `spa.translations` (settings and files of other projects).
 """

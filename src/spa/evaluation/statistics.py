@@ -317,8 +317,8 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
     """Probability that a run of the first method beats a run of the second in an environment
-    sampled at random, ties counting half: the Mann-Whitney statistic divided by its largest value,
-    averaged over environments (arXiv 2108.13264).
+    sampled at random. Ties count half. This is the Mann-Whitney statistic divided by its largest
+    value, averaged over environments (arXiv 2108.13264).
 
     Args:
         first: one array `[runs]` per environment.
