@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from spa.run import watchdog
+from spa.run.console import set_verbosity
 from spa.run.recorder import Recorder
 from spa.run.watchdog import STATUS, Watchdog, beat
 
@@ -48,6 +49,7 @@ def test_one_may_ask_where_it_is(tmp_path):
 
 
 def test_a_long_step_says_what_it_does(tmp_path, monkeypatch, capsys):
+    set_verbosity()  # a test before may have been quiet
     monkeypatch.setattr(watchdog, "NOTICE_S", 0.05)
     with Recorder(tmp_path, stage="selfplay", stall_timeout_s=60.0) as rec:
         rec.log(1, {"a": 1.0})
