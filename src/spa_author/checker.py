@@ -1,7 +1,7 @@
 """The conformance suite, which checks whether every stage of the recipe can use an environment.
 
-`check` runs all checks on fresh instances and returns the findings. Each failure explains why it
-matters.
+`check` runs all checks on fresh instances and returns the findings. The finding of a failed check
+explains why the failure matters.
 """
 
 import inspect
@@ -152,7 +152,8 @@ def run_check(name: str, run: Callable[[], str | None]) -> Finding:
 
 def episode(env: TextEnv, seed: int, steps: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Play a random episode, and yield each action text with the result of `step`. Stops at the end
-    of the episode, or after `steps` actions."""
+    of the episode, or after `steps` actions. Raises Flaw if `to_action` does not accept a random
+    action."""
     rng = stream(seed, "checker")
     for _ in range(steps):
         look_as_mover(env)
@@ -469,8 +470,8 @@ def _check_state(env: TextEnv, shown: str) -> None:
 
 
 def _known(make: Make, seeds: int, steps: int) -> str | None:
-    """Return a note if words of `world_state_text` appear in no message of the episode, with their
-    share."""
+    """Return a note with the share of words in `world_state_text` that no message of the episode
+    contains, or None if the share is 0."""
     env = make()
     words = 0
     hidden = 0
@@ -496,7 +497,8 @@ def _known(make: Make, seeds: int, steps: int) -> str | None:
 
 
 def _valued(make: Make, seeds: int, steps: int) -> str | None:
-    """Check `state_value`, which planners apply to states that a model has written."""
+    """Check that `state_value` returns values from -1 to 1, also for invalid texts, because
+    planners apply it to states that a model has written."""
     env = make()
     mode = env.default_state_text
     advice = (

@@ -45,7 +45,7 @@ def check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check an environment and print the findings; return 0 if all checks passed, 1 otherwise.
+    """Check an environment, print the findings, and return 0 if all checks passed, 1 otherwise.
 
     Raises ConfigError if an option cannot be read or the environment does not exist.
     """
@@ -114,8 +114,8 @@ def _overrides(texts: list[str]) -> dict[str, Any]:
 
 
 def _play(env_type: str, config: dict[str, Any]) -> None:
-    """Play random episodes through the real turn loop in both prompt modes. Raises Flaw if one
-    fails or is not the same after being stored as JSON."""
+    """Play random episodes through the real turn loop in both prompt modes. Raises Flaw if an
+    episode fails, or if storing it as JSON changes it."""
     import json
 
     from spa.envs.pool import group_specs

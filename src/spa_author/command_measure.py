@@ -48,7 +48,7 @@ def measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _minutes(text: str) -> float:
-    """Parse a positive number of minutes, as an argument type."""
+    """Parse a positive number of minutes, as a `type` of argparse."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no positive number; give minutes above 0")

@@ -94,7 +94,7 @@ def _read_line(prompt: str) -> str | None:
 
 
 def _read_key(prompt: str) -> str | None:
-    """Read one key, and return the equivalent input line; None to quit."""
+    """Read one key, and return the equivalent input line, or None to quit."""
     write_out(prompt)
     sys.stdout.flush()
     key = sys.stdin.read(1)

@@ -58,7 +58,7 @@ SCHEDULE = 1_000
 """Number of steps of the learning-rate schedule. The position in the schedule follows from the
 elapsed time, because the training speed is not known in advance."""
 CHUNK = 16
-# Share of the time left at its start that each part may use.
+# Share of the remaining time, measured at the start of each part, that the part may use.
 REFERENCES, PLAY, SFT, ACCURACY = 0.1, 0.1, 0.65, 0.3
 MOST_LINES = 256
 """Maximum number of states that one search expands."""
@@ -140,8 +140,8 @@ def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
 def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
     """Make the configuration for random play with one action per turn, and SFT on its turns.
 
-    SFT uses single moves if the game can read the keys of its states, otherwise full next states.
-    If planning is not available, stores the reason in `found`.
+    SFT examples are single moves if the game can read state keys from its state texts, otherwise
+    full next states. If planning is not available, stores the reason in `found`.
     """
     cfg = load_config(
         "tiny" if is_tiny(found.model) else "smol",
@@ -175,8 +175,8 @@ def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
 
 
 def names_of_states(env: TextEnv, preferred: StateText) -> tuple[StateText, str]:
-    """Choose a state rendering from which the game can read the keys of states. Returns the
-    rendering and ""; if there is none, returns `preferred` and the reason."""
+    """Choose a state rendering from which the game can read state keys. Returns the rendering and
+    "". If there is none, returns `preferred` and the reason."""
     if env.state_key() is None:
         return preferred, (
             "TextEnv.state_key returns None: define it and the other methods for written search, or "
@@ -346,7 +346,7 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
             if look.env.goal_distance() is not None:
                 wins.append(game(look.env.clone(), plans.look_ahead))
             # Puzzles that the time limit interrupts do not count, so the result is biased towards
-            # short ones.
+            # puzzles that are planned quickly.
             won.append(wins)
     if not won:
         found.no_planning = reason
@@ -358,7 +358,7 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Policies that know only from the model's predictions where actions lead.
+    """Planning policies that use the model's predictions instead of the game's true transitions.
 
     They stop at the time `until`. The distance of a predicted state to the goal is read from a copy
     of the game in that state.
@@ -369,14 +369,14 @@ class Plans:
     until: float
 
     def successors(self, key: str) -> Sequence[Successor]:
-        """Return the predicted successors of the state `key`; empty if a prediction is not the key
+        """Return the predicted successors of the state `key`. Empty if a prediction is not the key
         of a state. Raises TimeUp."""
         if monotonic() > self.until:
             raise TimeUp
         return self.moves.expand([(self.puzzle, key)])[0] or ()
 
     def search(self, env: TextEnv, rng: Any) -> str | None:
-        """Return the first action of the shortest predicted path to the goal; None if no path is
+        """Return the first action of the shortest predicted path to the goal, or None if no path is
         found."""
         key = env.state_key()
         assert key is not None  # `explore` has checked it

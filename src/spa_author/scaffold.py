@@ -181,7 +181,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
 
 
 def _taken(name: str, cls: str) -> str:
-    """Describe the existing use of a name; "" if it is not in use."""
+    """Describe the existing use of a name, or "" if it is not in use."""
     if name in libraries():
         return (
             f"env_type {name}:… names games of a library of that name (`spa env list --libraries`)"

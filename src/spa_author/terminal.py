@@ -66,8 +66,8 @@ def _puzzle(
     read: Read,
     write: Callable[[str], None],
 ) -> bool:
-    """Play one puzzle with as many actions as a model would have. `first` is the puzzle's first
-    prompt. Returns False if the player wants to stop."""
+    """Play one puzzle within the action limit of a model. `first` is the puzzle's first prompt.
+    Returns False if the player wants to stop."""
     left = min(prompter.max_actions_per_traj, prompter.max_turn * prompter.max_actions_per_turn)
     while left > 0:
         if hint:
@@ -112,7 +112,8 @@ def _prompt(env: TextEnv, prompter: Prompter) -> str:
 def _act(
     env: TextEnv, line: str, left: int, separator: str, score: Score, write: Callable[[str], None]
 ) -> bool:
-    """Execute the actions of a line; return True if the episode has ended."""
+    """Execute at most `left` actions of a line, and write the result of each. Returns True if the
+    episode has ended."""
     for text in read_actions(env, line, separator)[:left]:
         action = env.to_action(text)
         if action is None:

@@ -44,7 +44,7 @@ class Measured:
     puzzles: int = 0
     search: float | None = None
     search_ahead: float | None = None
-    full_states: bool = False  # True: the model predicts whole states, because the game has no keys
+    full_states: bool = False  # True: the model predicts whole states, not single moves
     no_planning: str = ""  # why planning is not available
     seconds: float = 0.0
 
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def planned(self) -> float | None:
-        """The higher of the success rates of the two planners that use the model's predictions;
+        """The higher of the success rates of the two planners that use the model's predictions, or
         None if neither was measured."""
         return max(
             (each for each in (self.search, self.search_ahead) if each is not None), default=None
@@ -64,7 +64,7 @@ class Measured:
 
 
 def percent(share: float | None) -> str:
-    """Format a share in percent."""
+    """Format a share as a percentage. None gives "not available"."""
     return "not available" if share is None else f"{100 * share:.1f} %"
 
 

@@ -1,4 +1,4 @@
-"""Play with a model behind an API: OpenAI, Anthropic, or any server with an OpenAI-compatible chat
+"""Engine for models behind an API: OpenAI, Anthropic, or any server with an OpenAI-compatible chat
 API.
 
 The `openai` SDK sends the requests, retries them after rate limits, broken connections and server
@@ -10,7 +10,7 @@ errors, and waits as long as the server requests. This module classifies the rem
 * `ModelError`: no request can succeed until the user changes something (key, model name, address,
   quota).
 
-The first request is sent alone, so that such an error costs one request.
+The first request is sent alone, so that a `ModelError` costs only one request.
 
 Every response is written to a file as it arrives. If the same command is run again, it reuses these
 responses.
@@ -83,8 +83,8 @@ REFUSALS = (
     "content_filter",
     "content_policy",
 )
-"""Phrases in error messages that concern only one conversation. In contrast, an error such as
-`max_tokens is too large` concerns a setting."""
+"""Phrases that mark an error message as concerning a single conversation. Other errors, such as
+`max_tokens is too large`, concern a setting."""
 
 
 class Unanswered(Exception):
@@ -167,11 +167,11 @@ class ResponseStore:
         return len(self._responses)
 
     def get(self, key: str) -> ApiResponse | None:
-        """The stored response to this request; None if there is none."""
+        """The stored response to this request, or None if there is none."""
         return self._responses.get(key)
 
     def put(self, key: str, response: ApiResponse) -> None:
-        """Store a response."""
+        """Store a response, and append it to the file."""
         with self._lock:
             self._responses[key] = response
             self.accepted.add(response.settings)
@@ -198,11 +198,11 @@ class ApiEngine:
         self,
         entry: APIModelConfig,
         *,
-        timeout_s: float = 120.0,  # for connecting, and for every read
+        timeout_s: float = 120.0,  # seconds for connecting, and for each read
         max_concurrency: int = 16,  # concurrent requests
-        max_retries: int = 6,  # retries per request, which the SDK sends
+        max_retries: int = 6,  # retries per request, sent by the SDK
         per_minute: float | None = None,  # requests per minute over all threads; None: no limit
-        store: Path | None = None,  # file in which responses are saved; None: none
+        store: Path | None = None,  # file for responses; None: they are not saved
     ) -> None:
         try:
             import openai
@@ -234,11 +234,11 @@ class ApiEngine:
                     event_hooks={"request": [self._pace], "response": [show_error]}
                 ),
             )
-        except OSError as error:  # the client reads no other file
+        except OSError as error:  # the client reads no files except certificates
             raise ModelError(
                 f"spa cannot read the certificates of {certificates()}. {one_line(error)}"
             ) from None
-        except Exception:  # noqa: BLE001 - its text would show the password of a proxy
+        except Exception:  # noqa: BLE001 - the error's text would show a proxy's password
             raise ModelError(
                 f"The environment variables name a proxy for {self.address} that cannot be "
                 "used. Write the proxy as http://host:port, https://host:port or, with the "
@@ -249,10 +249,10 @@ class ApiEngine:
         """Return one completion per prompt; `finish_reason` is "error" for prompts without a
         response.
 
-        Raises ModelError for prompts with images, for an error that would fail every request (such
-        as a wrong key), or if no prompt gets a response. The last is tolerated, and every completion
-        has the `finish_reason` "error", if the server has already answered a request with these
-        settings and now refused a prompt or was sent only one.
+        Raises ModelError for prompts with images, and for an error that would fail every request,
+        such as a wrong key. Also raises ModelError if no prompt gets a response, with one
+        exception: the server has answered these settings before, and now refuses a prompt or gets
+        only one.
         """
         if any(prompt.images for prompt in prompts):
             raise ModelError(
@@ -310,13 +310,13 @@ class ApiEngine:
         raise ModelError("An API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Do nothing: nothing is cached by episode."""
+        """Do nothing, because this engine keeps no state of episodes."""
 
     def close(self) -> None:
         """Close connections and log the usage."""
         self._client.close()
         used = ", ".join(f"{value} {name}" for name, value in self.usage.items())
-        # only to the log file: the result shows the usage of all responses
+        # Logged only to the file, because the result already shows the usage of all responses.
         log.info("%s: %s", self.name, used, extra=FILE_ONLY)
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -334,8 +334,8 @@ class ApiEngine:
         return {name: value for name, value in (fields | given).items() if value is not None}
 
     def _accepts(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a response of this model with these settings is stored. Other responses,
-        such as those of another model in the same file, prove nothing."""
+        """Return whether a stored response shows that the server accepts these settings for this
+        model."""
         return settings_key(self.address, self.name, settings) in self.store.accepted
 
     def _kept(self) -> str:
@@ -390,7 +390,7 @@ class ApiEngine:
             raise self._failure(error, settings) from None
         except (Unanswered, ModelError):
             raise
-        except Exception as error:  # noqa: BLE001 - the SDK checks nothing: an answer can be anything
+        except Exception as error:  # noqa: BLE001 - the SDK does not validate the answer
             raise Unanswered(
                 f"{self.address}: reading the server's response failed with {type(error).__name__}"
             ) from None
@@ -402,9 +402,9 @@ class ApiEngine:
         return response
 
     def _send(self, request: dict[str, Any]) -> Any:
-        """Send a request and return the SDK's result. The very first request is tried once without
-        retries, because waiting does not help if no server listens at the address. Raises the SDK's
-        errors or ModelError."""
+        """Send a request and return the SDK's result. The engine's first request is tried once
+        without retries, because retries do not help if no server listens at the address. Raises the
+        SDK's errors or ModelError."""
         if not self._reached:
             self._reached = True
             try:
@@ -532,8 +532,8 @@ def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def show_error(response: Any) -> None:
-    """If a response of status 200 has an error in its body, set the status of that error, so that
-    the SDK retries and raises it like any other."""
+    """If the body of a response with status 200 contains an error, set the response's status to
+    that of the error. The SDK then retries or raises it like any other error."""
     if response.status_code != 200:
         return
     try:
@@ -545,7 +545,8 @@ def show_error(response: Any) -> None:
 
 
 def error_status(body: Any) -> int | None:
-    """Return the HTTP status of the error in a response's body; None if the body has no error."""
+    """Return the HTTP status of the error in a response's body, or None if the body has no
+    error."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     if not isinstance(body, dict):
@@ -567,8 +568,8 @@ def error_status(body: Any) -> int | None:
 
 
 def error_words(error: Any) -> str:
-    """Return the message of an SDK error, including the server's own message. The SDK includes that
-    only if it is at the same place as in errors of OpenAI's servers."""
+    """Return the message of an SDK error, including the server's own message. The SDK includes the
+    server's message only if the body has the structure of OpenAI's errors."""
     text = one_line(error)
     body = getattr(error, "body", None)
     if isinstance(body, dict) and isinstance(body.get("message"), str) and body["message"] in text:

@@ -1,9 +1,10 @@
 """vLLM as the engine: paged attention and prefix caching, on the trainer's GPU or on a CPU.
 
-* Prompts are token ids; responses are the sampled ids with their log-probs at sampling.
+* Prompts are token ids. Responses are the sampled ids, with the log-prob of each.
 * `load_weights` syncs the trainer's weights in place, drops the prefix cache, and compares engine
-  and trainer on a short text. A difference is an error, not a warning.
-* On a GPU, the engine sleeps when no episode is running, so that the trainer can use its memory.
+  and trainer on a short text. A difference beyond rounding is an error, not a warning.
+* With `free_cache_engine`, an engine on a GPU sleeps while no episode is running, so that the
+  trainer can use its memory.
 """
 
 import tempfile
@@ -29,7 +30,7 @@ from spa.types import Completion, Prompt, SamplingParams
 
 EXTENSION = "spa_engines.vllm_worker.Worker"
 PROBE_TOKENS = 8  # sampled to compare engine and trainer after every weight sync
-# Largest difference between log-probs of engine and trainer that rounding explains, by precision.
+# Largest log-prob difference between engine and trainer that rounding can explain, by precision.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
@@ -42,7 +43,7 @@ class VllmEngine:
     def __init__(
         self,
         name: str,
-        template: ChatTemplate,  # decodes responses, and has the stop token ids
+        template: ChatTemplate,  # decodes responses and defines the stop token ids
         *,
         dtype: torch.dtype,  # precision of the engine's weights
         max_model_len: int,  # maximum length of an episode in tokens
@@ -91,7 +92,8 @@ class VllmEngine:
             ) from error
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[Completion]:
-        """Return one completion per prompt, in order."""
+        """Return one completion per prompt, in order. Raises ModelError if the vLLM process has
+        ended."""
         self._wake()
         self._playing.update(prompt.episode_id for prompt in prompts)
         asked = [{"prompt_token_ids": [int(i) for i in prompt.token_ids]} for prompt in prompts]
@@ -107,8 +109,8 @@ class VllmEngine:
         return [self._completion(output.outputs[0]) for output in outputs]
 
     def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Switch to the weights of `model`, a module or a checkpoint folder. After loading from a
-        module, the engine is compared with it. Completions record `version`.
+        """Load the weights of `model`, a module or a checkpoint folder. Later completions record
+        `version`. If `model` is a module, `check` then compares the engine with it.
 
         Raises TrainingError if module and engine do not compute the same log-probs.
         """
@@ -127,7 +129,8 @@ class VllmEngine:
         self._rest()
 
     def check(self, model: Any) -> float:
-        """Return the largest difference between the log-probs of engine and model on a short text.
+        """Compare the log-probs of engine and model for a few sampled tokens, and return the
+        largest absolute difference in nats.
 
         Raises TrainingError if the difference exceeds the `TOLERANCE` of the engine's precision.
         """
@@ -169,7 +172,7 @@ class VllmEngine:
         return gap
 
     def forget(self, episode_ids: Sequence[str]) -> None:
-        """Mark episodes as finished. When none is left, the engine sleeps."""
+        """Mark episodes as finished. When none is left, an engine with `sleeps` goes to sleep."""
         self._playing.difference_update(episode_ids)
         if not self._playing:
             self._rest()
@@ -255,7 +258,7 @@ def vllm_engine(
             "gpu_memory_utilization": rollout.gpu_memory_utilization,
             "tensor_parallel_size": rollout.tensor_model_parallel_size,
             "enable_chunked_prefill": rollout.enable_chunked_prefill,
-            # vLLM requires at least as many tokens in a batch as sequences.
+            # vLLM requires max_num_batched_tokens >= max_num_seqs.
             "max_num_batched_tokens": max(rollout.max_num_batched_tokens, rollout.max_num_seqs),
         }
     dtype = pick_autocast(rollout.dtype, device) or torch.float32

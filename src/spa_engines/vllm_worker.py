@@ -9,8 +9,8 @@ class Worker:
     model_runner: Any
 
     def refresh_head(self) -> None:
-        """On a CPU, pack the output layer again after its weights have changed. Otherwise, if the
-        layer is tied to the embeddings, vLLM's packed copy would keep the old weights."""
+        """On a CPU, repack the output layer after a weight sync. vLLM keeps a packed copy of a
+        layer that is tied to the embeddings, and the sync does not update this copy."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         if head is None or head.weight.device.type != "cpu":
             return

@@ -42,7 +42,7 @@ from spa_estimates.speed import Machine, card_for, gpus, this_cpu
 GB = 1e9
 # GPU memory to assume if this machine has no GPU: 80 GB, as in an A100 or H100.
 DEFAULT_GB = 80.0
-BYTES_OF_TOKEN = 40  # in `trajectories/`, for text, ids and log-probs (measured)
+BYTES_OF_TOKEN = 40  # bytes per token in `trajectories/`: text, ids and log-probs (measured)
 SEQUENCES = 64  # `max_num_seqs` that the advice suggests for vLLM
 
 
@@ -70,7 +70,7 @@ class Place:
 
     @property
     def gpu_bytes(self) -> float | None:
-        """Memory of each GPU in bytes; None on the CPU."""
+        """Memory of each GPU in bytes, or None on the CPU."""
         return self.memory_gb * GB if self.count else None
 
     @property
@@ -183,7 +183,7 @@ def fit_lines(
 
 
 def tokens_of_micro_batches(cfg: Config, stages: Collection[StageName]) -> str:
-    """Describe the micro-batch limits of SFT, policy and critic, in tokens or sequences; empty if
+    """Describe the micro-batch limits of SFT, policy and critic, in tokens or sequences. Empty if
     no stage trains."""
     data = cfg.sft.data
     parts = {}
@@ -332,7 +332,8 @@ def gpu_memory() -> tuple[float, str, str]:
 
 
 def fits(phase: Phase, gpu_gb: float) -> bool:
-    """Return whether a phase fits into a GPU, or into main memory."""
+    """Return whether a phase fits into the usable share of `gpu_gb` GB, of a GPU or of main
+    memory."""
     return phase.total <= USABLE * gpu_gb * GB
 
 
@@ -349,7 +350,7 @@ def margin(gpu_gb: float) -> str:
 def all_fit(
     cfg: Config, shape: ModelShape, place: Place, stages: Collection[StageName] = STAGES
 ) -> bool:
-    """Return whether every phase fits."""
+    """Return whether every phase of `stages` fits into the memory of `place`."""
     size = place.memory_gb
     own = phases(cfg, shape, place.ranks, gpu_gb=size, stages=stages)
     return all(fits(phase, size) for phase in own)
@@ -607,8 +608,8 @@ def _offloaded(cfg: Config) -> Config:
     )
 
 
-# The last three changes also change results: an update uses fewer episodes, only adapters are
-# trained, or the advantage estimator is another one.
+# The last three also change results: they reduce the episodes per update, train only adapters, or
+# replace the advantage estimator.
 CHANGES: tuple[Change, ...] = (
     Change(
         text="dtype=bfloat16 (actor, critic and sft.model)",

@@ -59,7 +59,7 @@ class Conversation:
 
 def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -> float | None:
     """Estimate the seconds that a stage takes on this machine, on one GPU or on `threads` CPU
-    threads. Returns None if that is unknown."""
+    threads. Returns None if the time cannot be estimated."""
     try:
         # A model on the Hub may be unreachable, and a game may be unknown or need a missing
         # package. The stage itself reports such errors.

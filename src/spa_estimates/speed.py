@@ -17,8 +17,8 @@ from spa.models import memory
 from spa.models.memory import FULL, HALF, ModelShape
 
 # Packed SFT on the H200 takes 0.160 s for a micro-batch of 2,048 tokens and 0.268 s for 8,192. This
-# corresponds to a fixed time per layer and micro-batch, plus the tokens at 17 % of the data sheet's
-# speed.
+# corresponds to a fixed time per layer and micro-batch, plus a time per token at 17 % of the data
+# sheet's FLOP/s.
 LAYER_S = 0.0052
 TRAIN_SHARE = 0.17
 # Slowdown by gradient checkpointing: from 13,349 to 7,305 tokens/s on an H100.
@@ -73,7 +73,7 @@ def card_for(memory_gb: float, name: str = "") -> Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The speed of a machine: the speed of one process, and the number of processes."""
+    """Speed of a machine: the number of its processes, and the speed of each."""
 
     ranks: int  # number of processes
     train_flops: float  # FLOP/s of matrix products in training
@@ -83,7 +83,7 @@ class Machine:
     step_s: float = 0.0  # additional seconds of a decoding step
     decode_layer_s: float = 0.0  # additional seconds of a decoding step, per layer
     link: float = inf  # bytes/s between GPUs
-    source: str  # describes where the numbers come from
+    source: str  # description of how the numbers were obtained
 
     def train_seconds(
         self,
@@ -96,7 +96,8 @@ class Machine:
         shards: int = 1,
     ) -> float:
         """Return the seconds of forward and backward passes over `tokens` tokens in micro-batches
-        of `micro` tokens. The tokens are split over the ranks."""
+        of `micro` tokens. The tokens are split over the ranks. `recomputed` means gradient
+        checkpointing, and `shards` is the number of GPUs over which the model is sharded."""
         own = tokens / self.ranks
         passes = ceil(own / micro)
         seconds = (

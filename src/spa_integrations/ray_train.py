@@ -2,8 +2,8 @@
 restarts them if they die.
 
 If a worker is lost, Ray stops the others and restarts all of them, and each stage resumes from its
-last complete checkpoint. A run that was started from scratch also resumes. All machines must be
-able to access the run's folder.
+last complete checkpoint. This also holds for a run that was started from scratch. All machines must
+be able to access the run's folder.
 """
 
 import os
@@ -91,7 +91,8 @@ def launch_on_ray(cfg: Config, job: Job) -> Path:
 
 
 def check_cluster(cfg: Config, there: Mapping[str, float], *, on_gpu: bool) -> None:
-    """Raise ConfigError if the resources `there` of a cluster are not enough for the workers."""
+    """Raise ConfigError if the cluster has too few resources for the workers. `there` maps the name
+    of a resource to its amount in the cluster."""
     nodes = cfg.trainer.nnodes
     each = cfg.trainer.n_gpus_per_node
     needed = {

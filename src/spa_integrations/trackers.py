@@ -50,12 +50,12 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log the numbers of one step."""
+        """Log the numeric metrics of one step. Other values are skipped."""
         for key, value in _numbers(metrics).items():
             self._writer.add_scalar(key, value, step)
 
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
-        """Log sample episodes as a table."""
+        """Log sample episodes as a table with the name `episodes/<split>`."""
         rows = _table_rows(episodes)
         # The table leaves out the long conversations, which are logged below as separate texts.
         cells = [[printable(str(value)) for value in row[:-1]] for row in rows]
@@ -104,11 +104,11 @@ class Wandb:
         )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log the numbers of one step."""
+        """Log the numeric metrics of one step. Other values are skipped."""
         self._run.log(_numbers(metrics), step=step)
 
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
-        """Log sample episodes as a table."""
+        """Log sample episodes as a table with the name `episodes/<split>`."""
         self._run.log(
             {
                 f"episodes/{split}": self._wandb.Table(
@@ -141,11 +141,11 @@ class Trackio:
             )
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log the numbers of one step."""
+        """Log the numeric metrics of one step. Other values are skipped."""
         self._run.log(_numbers(metrics), step=step)
 
     def episodes(self, step: int, split: str, episodes: Sequence[Episode]) -> None:
-        """Log sample episodes as a table."""
+        """Log sample episodes as a table with the name `episodes/<split>`."""
         import pandas  # a dependency of trackio
 
         frame = pandas.DataFrame(_table_rows(episodes), columns=list(_TABLE))

@@ -19,7 +19,8 @@ class Asked:
     answer led.
 
     `observation` and `prediction` are None if the response is malformed. `ceiling` is the
-    probability of the most likely next state under the same answer; 1 in a deterministic game.
+    probability of the most likely next state under the same answer, which is 1 in a deterministic
+    game.
     """
 
     tag: str
@@ -41,10 +42,10 @@ def prediction_report(
 ) -> dict[str, Any]:
     """Compute all accuracy metrics of one environment tag, as JSON-ready values.
 
-    A malformed response counts as wrong. Every puzzle has the same weight in `observation_exact`,
-    in `prediction_exact` (also of the baselines), and in `ceiling`. Intervals are bootstrapped over
-    puzzles. Other shares are over all questions. `cell_accuracy` and the scores of changed cells
-    are pooled over all cells. `baselines.copy` predicts that nothing changes.
+    A malformed response counts as wrong. `observation_exact`, `prediction_exact` (also of the
+    baselines) and `ceiling` give every puzzle the same weight. Other shares give every question the
+    same weight. `cell_accuracy` and the scores of changed cells are pooled over all cells.
+    Intervals are bootstrapped over puzzles. `baselines.copy` predicts that nothing changes.
     `baselines.other_state` predicts the next state of another question.
     """
     truths = [(a.next_state, a.state) for a in asked]
@@ -72,7 +73,7 @@ def prediction_report(
             ).items()
         },
     }
-    # In a game with random outcomes, even a perfect model cannot be right more often.
+    # Even a perfect model cannot predict random outcomes correctly more often than this.
     if any(a.ceiling < 1 for a in asked):
         report["ceiling"] = _mean_by_puzzle(asked, [a.ceiling for a in asked])
     # The (entities, symbol) pairs that count as consistent are learned from the true states before

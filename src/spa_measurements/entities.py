@@ -29,11 +29,11 @@ def is_sentence(line: str) -> bool:
 
 
 def sentence_entities(text: str) -> Entities:
-    """Return the entities of the coordinate sentence in `text`; empty if there is no such sentence.
+    """Return the entities of the coordinate sentence in `text`. Empty if there is no such sentence.
 
     A clause ends with `;` or at the end of its line. An entity's name is its symbol in brackets if
-    it has one, otherwise its words. An entity that the clause denies ("no holes (O)") is included
-    without cells.
+    it has one, otherwise its words. A clause that states the absence of an entity ("no holes (O)")
+    gives the entity without cells.
 
     Example: "Player (P) is at (0,1) in a hole; no goals (G)." -> {"P": {"(0,1)", "in a hole"}, "G":
     {}}
@@ -46,7 +46,7 @@ def sentence_entities(text: str) -> Entities:
             cells = list(_CELL.finditer(clause))
             head = clause[: cells[0].start()] if cells else clause
             symbol = _SYMBOL.search(head)
-            # A clause without cells names an entity only if it denies it: `no holes (O)`.
+            # A clause without cells names an entity only to state its absence: `no holes (O)`.
             if not cells and (symbol is None or not head.strip().lower().startswith("no ")):
                 continue
             name = symbol.group(1) if symbol else _VERB.sub("", head.strip()).lower()
@@ -60,7 +60,7 @@ def sentence_entities(text: str) -> Entities:
 
 
 def grid_cells(text: str) -> dict[tuple[int, int], str]:
-    """Read the grid in `text` as (row, column) -> symbol, counted from 0; empty if there is none.
+    """Read the grid in `text` as (row, column) -> symbol, counted from 0. Empty if there is none.
 
     A one-line grid with `|` between its rows (Sudoku) is split into rows.
     """
@@ -106,7 +106,7 @@ class Agreement:
         if not known:
             return None
         # Sentences may count cells from 0 or from 1. A wrong offset pairs entities with arbitrary
-        # symbols, so the right offset is the one with fewer kinds of pairs.
+        # symbols, so the right offset is the one with fewer distinct pairs.
         tables = [
             cls(offset, frozenset().union(*(_pairs(text, offset) for text in known)))
             for offset in (0, 1)
@@ -142,12 +142,12 @@ def _pairs(text: str, offset: int) -> frozenset[tuple[frozenset[str], str]]:
 class EntityScore:
     """Accuracy of the predictions of one entity over many transitions."""
 
-    exact: float  # share of transitions in which every statement about it is correct
+    exact: float  # share of transitions in which every statement about the entity is correct
     # the same share over the transitions in which the entity changed; None if it never changed
     changed_exact: float | None
     f1: float  # over single cells and remarks
-    n: int
-    changed: int
+    n: int  # number of transitions with the entity in the true or predicted state
+    changed: int  # number of these transitions in which the entity changed
 
 
 def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, EntityScore]:
@@ -160,8 +160,8 @@ def entity_scores(triples: Iterable[tuple[str | None, str, str]]) -> dict[str, E
     read = [
         (entities(said or ""), entities(truth), entities(before)) for said, truth, before in triples
     ]
-    # Names are collected from all transitions. So a prediction with an entity that only other true
-    # states have counts as wrong.
+    # Names are collected from all transitions. A prediction of an entity that occurs only in other
+    # true states then counts as wrong.
     known = {name for _, true, _ in read for name in true}
     counts: dict[str, list[int]] = {}
     for said, true, old in read:

@@ -25,7 +25,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTokens:
-    """Tokens of a prompt and a given response."""
+    """The T tokens of a prompt and a given response, and the block of each token."""
 
     ids: np.ndarray  # int32 [T]
     block: np.ndarray  # int8 [T], index into BLOCKS; -1 outside the blocks
@@ -33,7 +33,7 @@ class ResponseTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Scores of the tokens inside blocks; each array is [N]."""
+    """Scores of the N tokens of one sequence that are inside blocks. Every array has shape [N]."""
 
     logprob: np.ndarray  # of the true token
     top: np.ndarray  # probability of the most likely token
@@ -50,8 +50,8 @@ class Scored:
 def response_sequence(
     template: ChatTemplate, prompt_ids: Sequence[int], response: str, prefill: str
 ) -> ResponseTokens:
-    """Concatenate the ids of the prompt and of the response, whose text includes the prefill. Mark
-    the tokens of each block.
+    """Concatenate the token ids of the prompt, the response and the end of the message, and mark
+    the tokens of each block. The text `response` includes `prefill`.
 
     A token belongs to a block if it contains a character of the block's content, without the white
     space around it.
@@ -128,8 +128,8 @@ def score_sequences(
 def _score(
     model: Any, ids: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Score the masked tokens: ids int64 [B, T], mask bool [B, A] -> log-probs float32, top
-    probabilities float32, hits bool; each [N]."""
+    """Score the N tokens selected by `mask`: ids int64 [B, T], mask bool [B, T - 1] -> log-probs
+    float32 [N], top probabilities float32 [N], hits bool [N]."""
     # Hidden states are selected before the head: [B, T - 1, H] -> [N, H], so that [N, V] logits
     # exist only for scored tokens.
     hidden = layers_of(model)(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][mask]

@@ -27,7 +27,7 @@ CONTEXTS = ("alone", "in the prompt")
 def measure_perplexity(
     cfg: Config, model_name: str, tags: tuple[str, ...], *, output: Path, states: int = 100
 ) -> dict[str, Any]:
-    """Measure the perplexity of `states` states per tag, which random play reaches, in every state
+    """Sample `states` states per tag by random play, and measure their perplexity in every state
     rendering and context. Writes the result to `output` and returns it.
 
     The states are the same for every model. Raises ConfigError for an unknown tag, ModelError for a

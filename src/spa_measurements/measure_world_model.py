@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 Advance = Callable[[int, dict[str, str]], None]
 BASE = "world_model/puzzles"
-"""Random stream of the evaluation puzzles, which are not those of validation and training."""
+"""Random stream of the evaluation puzzles, which differ from those of validation and training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,8 @@ class Asking:
         self, situations: Sequence[Situation], envs: list, shown: Sequence[str], step: int
     ) -> list[Response | None]:
         """Query the model once per situation, with `shown[i]` as the state in the prompt. The
-        sampling seeds depend on `step`, the step of the open-loop rollout."""
+        sampling seeds depend on `step`, the step of the open-loop rollout. A response is None if
+        the engine returned none."""
         return ask(
             self.engine,
             self.sampling,
@@ -90,8 +91,9 @@ def measure_world_model(
     """Measure `target` on `transitions` states per validation tag, and on open-loop rollouts of
     `steps` steps from a fifth of them. Writes the result to `output` and returns it.
 
-    `loaded` is an engine that already runs `target`, which is not closed. Raises DataError if an
-    environment has too few held-out puzzles, ConfigError if responses contain no predictions.
+    `loaded` is an engine that already runs `target`, with its chat template. This function does not
+    close it. Raises DataError if an environment has too few held-out puzzles, ConfigError if
+    responses contain no predictions.
     """
     format_of(cfg.agent_proxy.response_format).require_predictions()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -142,9 +144,9 @@ def measure_world_model(
 def find_situations(
     asking: Asking, tag: str, count: int, known: frozenset[str]
 ) -> tuple[list[Situation], bool]:
-    """Find `count` states, each in its own puzzle outside `known`. In an environment with
-    `finite_puzzles`, any puzzles are used. Also returns whether the environment has random
-    outcomes.
+    """Find `count` states, each in its own puzzle. `known` has the hashes of training puzzles,
+    which are excluded unless the environment has `finite_puzzles`. Also returns whether the
+    environment has random outcomes.
 
     If it has, all states are at the start of a puzzle, so that outcomes can be sampled again for
     the ceiling. Raises DataError if too few states are found.
@@ -212,8 +214,8 @@ def world_model_report(
             next_state=response.next_state,
             observation=response.parsed.observation if response.parsed.well_formed else None,
             prediction=response.parsed.prediction if response.parsed.well_formed else None,
-            # All actions of the answer are used, because the game may not end as early with other
-            # random outcomes.
+            # All actions of the answer are used, not only the executed ones, because the game may
+            # end later with other random outcomes.
             ceiling=ceiling(
                 env, situation, response.parsed.actions[: cfg.most_actions(tag)], cfg.state_text
             )
@@ -259,8 +261,8 @@ def open_loop_rollout(
     """Run open-loop rollouts: each prediction is shown as the next state, while the answers are
     played in the real game.
 
-    A malformed response makes this and all later steps of a rollout wrong. A rollout ends when its
-    game ends.
+    `responses` are the responses of the first step. From a malformed response on, all steps of a
+    rollout count as wrong. A rollout ends when its game ends.
     """
     chains: list[list[tuple[bool, bool]]] = [[] for _ in situations]
     alive = list(range(len(situations)))

@@ -118,8 +118,8 @@ def _random_turn(env: TextEnv, prompter: Prompter, rng: np.random.Generator) -> 
 
 
 def has_chance(env: TextEnv, prompter: Prompter, *, base_seed: int, puzzles: int = 24) -> bool:
-    """Return whether the same actions from the same start led to different states in a sample of
-    puzzles."""
+    """Return whether, in one of the first `puzzles` puzzles, the same actions from the same start
+    led to different states."""
     for index in range(puzzles):
         situation = random_situation(
             env, prompter, tag="", index=index, base_seed=base_seed, from_start=True
@@ -163,7 +163,7 @@ def ask(
 ) -> list[Response | None]:
     """Show each state as the first turn of a conversation, and play the answer in the corresponding
     environment. In open-loop rollouts, the environment may be in another state than the shown one.
-    The result is None if the engine returned no response.
+    An entry of the result is None if the engine returned no response.
     """
     views: list[Any] = [Shown(env, text) for env, text in zip(envs, shown, strict=True)]
     conversations = [

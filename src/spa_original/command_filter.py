@@ -7,7 +7,7 @@ from spa.run.console import write_out
 
 
 def filter_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `spa data filter` to `parser`. They are the same as those of the
+    """Add the arguments of `spa data filter` to `parser`. They match the arguments of the
     original's script."""
     parser.description = (
         "Keep the examples whose response has a think block before an answer block. The think block "

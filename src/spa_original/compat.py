@@ -2,8 +2,8 @@
 configuration keys. The table of keys is `original_keys.json`, which also has the original's values.
 
 A key is `supported`, `mapped` to another, `ignored` (accepted without effect) or `refused` (an
-error unless it has one of the original's values). The page `original-keys.md` of the documentation
-shows these tables.
+error unless its value is `harmless`). The page `original-keys.md` of the documentation shows these
+tables.
 """
 
 import functools
@@ -26,7 +26,7 @@ Status = Literal["supported", "mapped", "ignored", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class OriginalKey:
-    """A configuration key of the original."""
+    """A configuration key of the original, and its status in spa."""
 
     files: Mapping[str, Any]  # file of the original -> value that it sets
     status: Status
@@ -35,13 +35,14 @@ class OriginalKey:
     allow: tuple[Any, ...] = ()  # for a refused key: harmless values besides those in `files`
 
     def harmless(self, value: Any) -> bool:
-        """Return whether a refused key may have this value."""
+        """Return whether a refused key may have this value: null, a value that the original sets,
+        or one in `allow`."""
         return value is None or value in self.files.values() or value in self.allow
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A script, environment variable or preset of the original."""
+    """A script, environment variable or preset of the original, and its status in spa."""
 
     name: str
     status: Status
@@ -276,7 +277,7 @@ def _has(tree: Any, key: str) -> bool:
 
 
 def _pop(tree: dict[str, Any], key: str) -> Any:
-    """Remove `key`, and any sections left empty; return its value."""
+    """Remove `key` and the sections that become empty, and return its value."""
     head, _, rest = key.partition(".")
     if not rest:
         return tree.pop(head)
@@ -302,9 +303,9 @@ _VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def with_variables(node: Any, notes: list[str]) -> Any:
-    """Add defaults to references in `node` to the original's environment variables, such as
-    `${oc.env:MODE}`. The defaults are the values of its PPO script. Adds a note to `notes` for each
-    variable that is not set."""
+    """Return `node` with a default in each reference to an environment variable of the original,
+    such as `${oc.env:MODE}`. The defaults are the values of the original's PPO script. Adds a note
+    to `notes` for each variable that is not set."""
     if isinstance(node, dict):
         return {name: with_variables(value, notes) for name, value in node.items()}
     if isinstance(node, list):

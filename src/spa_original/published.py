@@ -7,8 +7,8 @@ from pathlib import Path
 from spa.config.schema import Config
 
 CONFIGS = {"SimpleSokoban": "_2_sokoban", "FrozenLake": "_3_frozen_lake", "Sudoku": "_10_sudoku"}
-"""Tags for which the original published data and checkpoints -> the original's configuration
-names."""
+"""Environment tag -> name of the original's configuration, for tags with published data and
+checkpoints."""
 
 # Matches Hub names like SPA-sokoban-... and folders like sftckpt/checkpoints_2_sokoban-..., but not
 # a name like my-sokoban.
@@ -18,14 +18,14 @@ _PUBLISHED = re.compile(
 
 
 def data_folders(cfg: Config) -> list[Path]:
-    """Return the original's data folders for the tags of this configuration, newest first, such as
-    `sftdata/_2_sokoban-…`."""
+    """Find the original's data folders in the working directory for the training tags of `cfg`,
+    newest first. An example is `sftdata/_2_sokoban-…`."""
     return _folders(cfg, "sftdata", "")
 
 
 def checkpoint_folders(cfg: Config) -> list[Path]:
-    """Return the original's checkpoint folders for the tags of this configuration, newest first,
-    such as `sftckpt/checkpoints_2_sokoban-…`."""
+    """Find the original's checkpoint folders in the working directory for the training tags of
+    `cfg`, newest first. An example is `sftckpt/checkpoints_2_sokoban-…`."""
     return _folders(cfg, "sftckpt", "checkpoints")
 
 

@@ -33,7 +33,8 @@ DUPLICATE = "duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOptions:
-    """Options of the filter."""
+    """Length bounds and duplicate handling. Raises ConfigError if no length satisfies the
+    bounds."""
 
     # inclusive bounds on the length of the response in characters; None: no bound
     min_len: int | None = None
@@ -72,7 +73,8 @@ def filter_table(
     table: pa.Table, options: FilterOptions, layout: Sequence[str] = LAYOUTS[0]
 ) -> tuple[pa.Table, Counter[str]]:
     """Return the examples of `table` that pass, and the number of examples by verdict. Of equal
-    examples, only the first is kept. In a chat, the last message is checked."""
+    examples, only the first is kept. `layout` names the columns of prompt and response, or one
+    column with a chat, whose last message is the response."""
     seen: set[tuple[str, str]] = set()
     verdicts: list[str] = []
     for record in table.to_pylist():

@@ -1,2 +1,2 @@
 FORMATS = ("html", "md", "png")
-"""Formats of a report."""
+"""Output formats of `spa report`."""

@@ -83,8 +83,8 @@ def _problem(path: Path) -> str:
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a file. Raises SpaError if that fails; its message advises choosing another path with
-    the command-line option `option`."""
+    """Write a file. If that fails, raises SpaError, whose message suggests another path for the
+    command-line option `option`."""
     try:
         write_atomic(path, [text])
     except OSError as error:

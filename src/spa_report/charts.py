@@ -69,8 +69,8 @@ def thin(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[int]:
 
 
 def number(value: float, percent: bool = False) -> str:
-    """Format a number for display: four significant digits, two for very small and very large
-    numbers, or a percentage."""
+    """Format a number for display with four significant digits, or with two if it is very small or
+    very large. A percentage has three."""
     if percent:
         return f"{100 * value:.3g} %"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):

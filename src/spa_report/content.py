@@ -174,7 +174,7 @@ def _differences(
     methods: list[RunArm],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Compare the PPO configurations of the methods. Returns the methods' labels, and each key that
-    differs with its value per method. Nothing is returned for fewer than two methods."""
+    differs with its value per method. Both are empty for fewer than two methods."""
     # One seed represents its method, because the seeds of a method share all other settings.
     having = [(method, method.of("ppo")[0]) for method in methods if method.of("ppo")]
     flats = [flatten(stage.config) for _, stage in having]

@@ -122,7 +122,8 @@ def validation(path: Path) -> tuple[Behaviour, dict[str, float]]:
     return _validation(path, status.st_size, status.st_mtime_ns)
 
 
-# The viewer repeats its requests while a run adds one file after another.
+# Cached, because the viewer builds its report again whenever the run adds a file, while all other
+# files stay the same.
 @lru_cache(maxsize=4096)
 def _validation(path: Path, size: int, changed: int) -> tuple[Behaviour, dict[str, float]]:
     behaviour = Behaviour()

@@ -1,4 +1,4 @@
-"""Select episodes for a report, by fixed rules, that help to explain the result."""
+"""Select, by fixed rules, episodes that help to explain the result of a report."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -185,8 +185,8 @@ class EpisodeIndex:
             pass
         self._db.close()
         del self._local.db
-        # `-wal` holds pages of the old database, which SQLite could replay into the new one, so it
-        # is removed, too.
+        # `-wal` contains pages of the old database, which SQLite could replay into the new one. So
+        # this file is removed, too.
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._db.executescript(_SCHEMA)

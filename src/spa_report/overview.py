@@ -148,8 +148,7 @@ def _seeds(run: RunFolder) -> str:
     summary: dict[str, Any] = run.summary or {}
     seeds = {entry.get("seed") for entry in summary.get("seeds", ())}
     seeds = seeds or {stage.seed for stage in run.stages} - {None}
-    # A comparison without seed folders has one training run, number 0. Further seeds count up from
-    # it.
+    # A comparison without seed folders has a single training run per method, whose seed is 0.
     seeds = seeds or ({0} if "methods" in summary else set[int]())
     return ", ".join(sorted(map(str, seeds))) or "–"
 

@@ -97,8 +97,8 @@ def _progress(stage: StageFolder, run: RunFolder) -> Progress:
     step = max(int(result[1]) if result else 0, max(stage.metrics, default=0))
     # The file exists only after the evaluation has ended.
     evaluated = stage.evaluation.is_file()
-    # A command that runs all stages locks the run's folder, so PPO still follows. A stage that is
-    # run alone locks only its own folder.
+    # A command that runs all stages locks the run's folder, so the method is finished only after
+    # PPO. A stage that is run alone locks only its own folder.
     alone = is_stage(run.path) or not (run.path / LOCK).is_file()
     finished = stage.name == "eval" or evaluated or (alone and stage.result is not None)
     if stage.name == "ppo":

@@ -43,7 +43,7 @@ STAGES = ("generate", "data", "sft", "ppo", "eval")
 
 @dataclass(frozen=True)
 class TrajectoryFile:
-    """One file of episodes."""
+    """A trajectory file, which has the episodes of one split (such as `val`) at one step."""
 
     path: Path
     split: str

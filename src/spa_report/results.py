@@ -49,9 +49,10 @@ CONTROL = "spa_shuffled"
 class MethodResult:
     """The result of one method of a run over its training seeds. All tables are made from these.
 
-    `before` and `after` are Pass@1 before and after PPO, from 0 to 1, and `before_k` and `after_k`
-    are Pass@k. `before_interval` and `interval` are Pass@1 with confidence intervals.
-    `ppo_episodes` omits self-play, and `all_episodes` includes it. Values are None if not recorded.
+    `what` describes the method, and `color` is the index of its colour. `before` and `after` are
+    Pass@1 before and after PPO, from 0 to 1, and `before_k` and `after_k` are Pass@k.
+    `before_interval` and `interval` are Pass@1 with confidence intervals. `ppo_episodes` omits
+    self-play, and `all_episodes` includes it. Values are None if not recorded.
     """
 
     label: str
@@ -151,7 +152,7 @@ def judged_stages(method: RunArm, step: int | None) -> list[StageFolder]:
 
 
 def arm_name(arm: str) -> str:
-    """The display name of a method."""
+    """The display name of a method, which is `arm` itself for methods outside `ARMS`."""
     return ARMS.get(arm, (arm, ""))[0]
 
 
@@ -442,7 +443,7 @@ def _significance(first: str, row: MethodResult, *, numbers: bool) -> str:
 
 
 def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
-    """Note for each other method in how many seeds SPA has a higher Pass@1."""
+    """Return one note per other method: the number of seeds in which SPA has a higher Pass@1."""
     notes = []
     for run in runs:
         summary = run.summary or {}

@@ -24,7 +24,7 @@ def markdown(report: Report) -> str:
     page = made.get_template("report.md.j2").render(
         report=report, number=number, points=points, endings=ENDINGS, table=_table
     )
-    # A missing section leaves blank lines in the template.
+    # An omitted section leaves several blank lines, which are merged here.
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", page)).strip() + "\n"
 
 

@@ -26,8 +26,9 @@ class Budget(NamedTuple):
 
 
 def of_self_play(folder: Path, generate: Mapping[str, Any]) -> Budget | None:
-    """Resources of the self-play whose dataset is in `folder`, even if another stage played it.
-    None if its summary is missing or damaged. `generate` is that section of the configuration."""
+    """Resources of the self-play whose dataset is in `folder`, even if another stage played the
+    episodes. None if the summary is missing or damaged. `generate` is the section `generate` of the
+    configuration."""
     summary = read_object(folder / "summary.json")
     if "played" not in summary:
         return None

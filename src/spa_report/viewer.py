@@ -240,9 +240,9 @@ class ViewerServer(ThreadingHTTPServer):
 
 
 def serve(library: Library, port: int, *, host: str = HOST) -> ViewerServer:
-    """Create a server, and start a thread that keeps the indices up to date. The caller starts the
-    server. Port 0 chooses a free port. Raises OSError or OverflowError if the port cannot be
-    used."""
+    """Create a server, and start a thread that keeps the indices up to date. The caller must call
+    `serve_forever`. Port 0 chooses a free port. Raises OSError or OverflowError if the port cannot
+    be used."""
     server = ViewerServer(library, host, port)
     threading.Thread(target=_update_forever, args=(library,), daemon=True).start()
     return server
@@ -283,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         try:
             fields = parse_qs(address.query, max_num_fields=MOST_FIELDS)
-        except ValueError:  # no request of the page has so many fields
+        except ValueError:  # more fields than any request of the page has
             return self._say(HTTPStatus.NOT_FOUND, "Not found.")
         query = {key: values[-1] for key, values in fields.items()}
         # In a DNS rebinding attack, another site points its own name at 127.0.0.1. Its requests

@@ -63,7 +63,7 @@ class Arm:
     name: str
     method: Method
     overrides: tuple[str, ...] = ()
-    longer: bool = False  # continue until it has played as many episodes in total as SPA
+    longer: bool = False  # continue PPO until its total number of episodes equals SPA's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +153,8 @@ def comparison(
     }
     for arm in arms:
         warn_untrained(arm.name, arm.method, trainings[arm.name][0].ppo)
-    # A baseline that is trained longer plays as many additional PPO episodes as the reference plays
-    # in self-play.
+    # A baseline that is trained longer gets one additional PPO step for each self-play batch of the
+    # reference.
     first = trainings[reference][0]
     batches = self_play_batches(first.world_model or first.ppo)
     for arm in arms:
@@ -206,9 +206,9 @@ def self_play_batches(cfg: Config) -> int:
 
 
 def continued(training: TrainingRun, batches: int) -> TrainingRun:
-    """Extend a training run by `batches` PPO steps, since a step has as many episodes as a batch of
-    self-play. Adds a validation at the step where the other methods stop. A learning-rate schedule
-    over all PPO steps also covers the additional ones."""
+    """Extend a training run by `batches` PPO steps, because a PPO step and a self-play batch have
+    equally many episodes. Adds a validation at the step where the other methods stop. A
+    learning-rate schedule over all PPO steps also covers the additional ones."""
     if batches == 0:
         return training
     trainer = training.ppo.trainer
@@ -230,9 +230,9 @@ def methods_compared(
 ) -> Comparison:
     """Plan `spa compare` for the methods in `compare.arms` and `names`, in the run's own folder.
 
-    `only` names methods that replace those of `compare.arms`. The comparison is then in a folder
-    next to the run's. `root` is another folder for the comparison. Raises ConfigError if two
-    methods have the same label.
+    `only` names methods that replace those of `compare.arms`. The folder of the comparison is then
+    next to the run's. `root` overrides the folder in both cases. Raises ConfigError if two methods
+    have the same label.
     """
     cfg = configured(preset, tuple(overrides))
     chosen = (*(only or cfg.compare.arms), *names)
@@ -249,7 +249,7 @@ def methods_compared(
         Arm(name=label(name), method=one, longer=not one.fine_tuned and one.steps == 1)
         for name, one in methods.items()
     ]
-    # Without spa, the others are compared with the first method.
+    # If spa is not among the methods, the first one is the reference.
     reference = REFERENCE if REFERENCE in methods else arms[0].name
     home = (
         # The name is cut off, because the file system rejects folder names that are too long.

@@ -82,7 +82,7 @@ _DEPTH = "*/", "*/*/", "*/*/*/", "*/*/*/*/", "*/*/*/*/*/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """One training run of a method."""
+    """One training run of a method with one seed."""
 
     folder: Path  # contains the folders of the stages
     world_model: Config | None  # configuration of stages 1 and 2; None: PPO from the base model
@@ -90,7 +90,7 @@ class TrainingRun:
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds of self-play and SFT; empty if PPO starts from the base model."""
+        """The rounds of self-play and SFT. Empty if PPO starts from the base model."""
         data, sft = (self.folder / FOLDERS[stage] for stage in ("selfplay", "sft"))
         return rounds_of(self.world_model, data, sft) if self.world_model is not None else []
 
@@ -111,8 +111,8 @@ class StageJob:
 
     @property
     def init_from(self) -> Path | None:
-        """Folder of the SFT stage whose checkpoint this stage starts from; None if it starts from
-        the configured model."""
+        """Folder of the SFT stage whose checkpoint this stage starts from, or None if it starts
+        from the configured model."""
         if self.round is None:
             return self.source
         return self.round.before[-1].sft if self.round.before else None
@@ -170,8 +170,8 @@ def validation(folder: Path, step: int) -> Path:
 
 
 def recorded_digest(folder: Path) -> str:
-    """Return the fingerprint digest of the finished stage in `folder`; "" if there is no finished
-    stage."""
+    """Return the fingerprint digest of the finished stage in `folder`, or "" if there is no
+    finished stage."""
     known = Manifest.read(folder)
     return known.fingerprint.digest if known is not None and known.result is not None else ""
 
@@ -201,7 +201,7 @@ def tasks_of(training: TrainingRun) -> list[StageJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The work of a grid."""
+    """The stages of a grid: those with a folder of their own, and links to equal stages."""
 
     # stages that run or are finished in their own folder, each after the stages that it reads
     tasks: list[StageJob]
@@ -585,7 +585,7 @@ def _planned(plan: Plan) -> dict[str, list[StagePlan]]:
 
 
 def _next_ended(ended: SimpleQueue[Future]) -> list[Future]:
-    """Return the next finished future in a list; empty if none finishes within a second.
+    """Return the next finished future in a list. Empty if none finishes within a second.
 
     `concurrent.futures.wait` is not used, because it holds locks of the futures. Ctrl-C would leave
     them locked, and the executors could never end.
@@ -623,7 +623,7 @@ def _views(plan: Plan) -> list[StageView]:
                     os.path.relpath(folder, root),
                     name,
                     task.folder,
-                    # Without a setting, a process of a grid has one thread.
+                    # By default, each process of a grid uses one thread.
                     seconds_here(task.config, task.stage, threads=task.config.trainer.threads or 1)
                     if missing
                     else None,
@@ -679,7 +679,7 @@ def _make_links(links: dict[Path, Path]) -> None:
 
 
 def _problem(future: Future) -> str:
-    """Return why a stage failed; "" if it did not. Raises errors that the user cannot fix."""
+    """Return why a stage failed, or "" if it did not. Re-raises errors that the user cannot fix."""
     error = future.exception()
     if error is None:
         return ""

@@ -110,7 +110,7 @@ class GridProgress:
         self._unfinished = set(unfinished)
 
     def _current(self, method: str, unfinished: Collection[Path]) -> StageView | None:
-        """Return the first unfinished stage of a method; None if all are finished."""
+        """Return the first unfinished stage of a method, or None if all are finished."""
         stages = self._methods[method]
         return next((stage for stage in stages if stage.folder.resolve() in unfinished), None)
 
@@ -182,7 +182,7 @@ class GridProgress:
         # hundred.
         shortest, longest = _LINE_SECONDS
         pause = min(max(shortest, (now - self._started) / 4), longest)
-        shown = set[Path]()  # methods may share a stage
+        shown = set[Path]()  # stages already printed, because methods may share a stage
         for method, stages in self._methods.items():
             for stage in stages:
                 folder = stage.folder.resolve()

@@ -238,8 +238,8 @@ _WRITTEN: Mapping[str, Method] = {
         ),
         ppo=(NO_EXAMPLES,),
     ),
-    # Format and replay are those of the preset smol_frozen_lake_states, all other settings those of
-    # the searches.
+    # Uses the format and replay settings of the preset smol_frozen_lake_states. All other settings
+    # are those of the search methods.
     "random_states": Method(
         description="world-model SFT on conversations with random actions, then PPO with replayed "
         "examples (written states instead of a written search)",
@@ -463,7 +463,7 @@ def in_groups_of(cfg: Config, size: int) -> tuple[str, ...]:
         f"es_manager.train.env_groups={sum(groups)}",
         f"es_manager.train.group_size={size}",
         f"es_manager.train.env_configs.n_groups={groups}",
-        # Self-play uses the same group size, because a size of its own would have to divide PPO's.
+        # Self-play uses PPO's group size, because a separate size would have to divide it.
         "generate.group_size=null",
     )
 
@@ -508,8 +508,8 @@ def placed(cfg: Config, folder: Path, name: str, *, root: Path) -> Config:
 def of_comparison(cfg: Config) -> Config:
     """If the run folder of `cfg` is a comparison, return the configuration of its method `spa`.
 
-    Otherwise return `cfg` unchanged. The same holds if the run has stages of its own, or stages
-    outside the folder.
+    Return `cfg` unchanged if the folder is not a comparison, or if the run has stages of its own or
+    stages outside the folder.
     """
     root = Path(cfg.trainer.run_dir)
     own = stage_folders(cfg)

@@ -49,7 +49,7 @@ class SeedResult:
 
 
 def read_training(training: TrainingRun, seed: int) -> SeedResult | None:
-    """Read the results of training run number `seed`; None if it is not finished.
+    """Read the results of training run number `seed`, or None if it is not finished.
 
     Raises DataError if the size of a result file differs from the size that the stage recorded.
     """
@@ -104,7 +104,7 @@ def learns_states(training: TrainingRun) -> bool:
 
 
 def _world_model(path: Path) -> dict[str, float]:
-    """Read the gate's metrics after SFT."""
+    """Read the world-model gate's metrics after SFT. Empty if there is no readable gate file."""
     gate = read_object(path)
     if not gate:
         return {}
@@ -161,8 +161,8 @@ def difference(
     resamples: int = 10_000,
 ) -> Interval | None:
     """Return the difference in Pass@k, first - second, paired by puzzle within the seeds that both
-    have; None if there is nothing to pair. `moments` selects the validation of each side, such as
-    `before` or `after` PPO."""
+    have, or None if there is nothing to pair. `moments` selects the validation of each side, such
+    as `before` or `after` PPO."""
     # Seeds of both sides are matched by number, since one side may have finished more of them.
     others = {result.seed: result for result in second}
     pairs = [
@@ -295,8 +295,9 @@ def tokens_sampled(trainings: Sequence[TrainingRun]) -> dict[str, int]:
 
 
 def episodes_played(training: TrainingRun) -> dict[str, int]:
-    """Return numbers of training episodes. `ppo` counts up to the step at which methods are
-    compared, and `ppo_longer` all of PPO if it continued. `self_play` counts those of self-play."""
+    """Return numbers of training episodes. `ppo` counts PPO episodes up to the step at which
+    methods are compared, and `ppo_longer` all PPO episodes if PPO continued. `self_play` counts
+    self-play episodes."""
     ppo = training.ppo
     first = training.world_model
     steps = ppo.trainer.also_test_at or ppo.trainer.total_training_steps
@@ -316,7 +317,7 @@ def episodes_played(training: TrainingRun) -> dict[str, int]:
 
 def mean_over_seeds(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Average nested dicts of numbers over seeds. A number that some seed lacks, such as Pass@8 if
-    an attempt failed, is left out. Its mean would be over fewer seeds than the other means."""
+    an attempt failed, is left out, because its mean would cover fewer seeds."""
     out: dict[str, Any] = {}
     for key, value in entries[0].items():
         others = [entry[key] for entry in entries if key in entry]

@@ -113,8 +113,8 @@ def sentences(summary: dict[str, Any]) -> list[str]:
 
 
 def equal_tokens(summary: dict[str, Any]) -> str | None:
-    """Suggest a baseline that samples as many tokens as SPA; None if a baseline already does, or if
-    the comparison lacks spa or vanilla."""
+    """Suggest a baseline that samples as many tokens as SPA, or None if a baseline already does, or
+    if the comparison lacks spa or vanilla."""
     tokens = {
         arm: used["after"]
         for arm, used in summary.get("sampled_tokens", {}).items()

@@ -212,7 +212,7 @@ def make_chat(tag: str, config: str = "base", *, mode: PromptMode | None = None)
 
 def make_game(cfg: Config, tag: str) -> TextEnv:
     """Create the environment of a tag. Raises ConfigError if there is no such tag, or if its game
-    has several players, because other frameworks have only one player."""
+    has several players, because other frameworks support only one."""
     spec = cfg.environment(tag)
     env = make_env(spec.env_type, spec.env_config)
     if env.players > 1:

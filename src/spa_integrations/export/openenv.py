@@ -108,9 +108,10 @@ class GameServer(Environment[GameAction, GameObservation, GameState]):
 
 
 def application(tag: str, config: str = "base") -> Any:
-    """Build the ASGI application that serves the game of an environment tag. Raises ConfigError."""
+    """Build the ASGI application that serves the game of an environment tag. Raises ConfigError if
+    there is no such tag, or if its game has several players."""
     cfg = load_config(config)
-    make_game(cfg, tag)  # raises its errors now and not when the first client connects
+    make_game(cfg, tag)  # raises ConfigError now, not when the first client connects
     return create_fastapi_app(
         # Each connection has its own game, because two clients must not play the same one.
         lambda: GameServer(make_game(cfg, tag), cfg.state_text),

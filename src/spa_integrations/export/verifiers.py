@@ -112,8 +112,8 @@ class SpaEnvConfig(vf.EnvConfig):
 
 
 class SpaEnv(vf.Env[SpaEnvConfig]):
-    """Environment in which the game answers every response until it is over. Episodes of a task
-    share the puzzle, but not its random outcomes.
+    """Environment in which the game answers every response until the episode ends. Episodes of a
+    task share the puzzle, but not its random outcomes.
 
     The trace gets the score as reward, success as metric, and the true states and seeds, which `spa
     diagnose` reads.

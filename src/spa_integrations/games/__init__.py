@@ -18,8 +18,8 @@ from spa_integrations.games.randomness import OwnRandomness
 
 
 def load_package(bridge: str, module: str | None = None) -> Any:
-    """Import the library of `bridge`, or one of its modules. If it is not installed, raises
-    ConfigError with the command that installs it."""
+    """Import the game library that is registered as `bridge`, or its module `module`. If the
+    library is not installed, raises ConfigError with the command that installs it."""
     example: Library = load_plugin("libraries", bridge)
     try:
         # Some libraries sample random numbers or configure the root logger when they are imported.

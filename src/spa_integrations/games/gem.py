@@ -15,7 +15,7 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_task, similar
 
 TRIES = 20  # maximum number of random moves to sample until GEM can read one
-MISREAD = -0.1  # GEM's reward for an action that it cannot read; such an action also ends the game
+MISREAD = -0.1  # GEM's reward for an action that it cannot read, which also ends the game
 # `\boxed{Up}` -> `Up`; a move contains no braces.
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 # Lines around the board that introduce it or ask for a move, such as `Enter your guess`.
@@ -23,7 +23,7 @@ _ASKS = re.compile(r"(?m)^(?:Enter your|Here is the current|Current board).*$\n?
 
 
 class Gem(TextEnv):
-    """A game of GEM; further options are passed to `gem.make`. Actions are written without the
+    """A game of GEM. Further options are passed to `gem.make`. Actions are written without the
     `\\boxed{}` that GEM expects."""
 
     # `TextEnv.clone` copies these attributes. All others are never changed in place, so clones can
@@ -49,8 +49,8 @@ class Gem(TextEnv):
 
     @classmethod
     def tasks(cls) -> list[str]:
-        """Names of GEM's games. Its question datasets are left out, because they are downloaded, or
-        belong to Reasoning Gym, which has its own bridge."""
+        """Names of GEM's games. Its question datasets are left out, because they must be downloaded
+        or belong to Reasoning Gym, which has its own integration."""
         load_package("gem", "gem.envs")
         return [
             name
@@ -61,7 +61,7 @@ class Gem(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset the game to the puzzle of a seed. Random outcomes in the game come from the noise
+        """Start the puzzle that `seed` generates. Random outcomes in the game come from the noise
         seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gem/puzzle"))
@@ -109,20 +109,20 @@ class Gem(TextEnv):
         try:
             with own:
                 answer = game.step(f"\\boxed{{{move}}}")
-        except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
+        except Exception:  # noqa: BLE001 - a move that makes the game raise is not valid
             return None
         # If GEM cannot read a move, it ends the game with exactly this reward.
         return None if answer[2] and answer[1] == MISREAD else (game, own, answer)
 
     def state_text(self, mode: StateText) -> str:
-        """The board and the outcome, or the whole transcript for games without a board. The same
-        for every mode."""
+        """The board and the outcome, or the whole transcript for games without a board. The text is
+        the same in every mode."""
         end = self.said[-1:] if self.over else []
         lines = [self.board, *end] if self.board else self.said or ["Nothing was guessed yet."]
         return clean("\n".join(lines))
 
     def to_action(self, text: str) -> Action | None:
-        """The move without `\\boxed{}`; None if it is empty, longer than 1,000 characters, or
+        """The move without `\\boxed{}`, or None if it is empty, longer than 1,000 characters, or
         contains braces, backslashes or unprintable characters."""
         text = (_BOXED.search(text) or [text, text])[1].strip() if len(text) <= ANSWER_LIMIT else ""
         # Braces and backslashes would close or nest the \boxed{} around the move.
@@ -160,5 +160,5 @@ class Gem(TextEnv):
 
 
 def _board(info: dict[str, Any]) -> str:
-    """The board in GEM's suffix; empty if the suffix has none."""
+    """The board in GEM's suffix. Empty if the suffix has none."""
     return _ASKS.sub("", str(info.get("suffix") or "")).strip("\n")

@@ -46,8 +46,8 @@ class GymnasiumGame(TextEnv):
         self.success_is = require_choice(f"gymnasium:{task}", "success", success, ("reward", "end"))
         try:
             self.game: Any = gymnasium.make(task, disable_env_checker=True, **options)
-            # The environment is created a second time if it can render text, which only an instance
-            # tells.
+            # Only an instance lists its render modes. If it can render text, the environment is
+            # created a second time with that mode.
             if "ansi" in self.game.metadata.get("render_modes", ()):
                 self.game = gymnasium.make(
                     task, disable_env_checker=True, **{"render_mode": "ansi", **options}
@@ -92,8 +92,8 @@ class GymnasiumGame(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset the environment to the puzzle of a seed. Random outcomes in the episode come from
-        the noise seed."""
+        """Start the puzzle that `seed` generates. Random outcomes in the episode come from the
+        noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(puzzle, "gymnasium/puzzle"))
         with self.own:
@@ -148,7 +148,8 @@ class GymnasiumGame(TextEnv):
         return re.sub(r"(?m)^ *\(\w+\)\n?", "", uncoloured(str(self.game.render())))
 
     def state_text(self, mode: StateText) -> str:
-        """The rendering, the observed values, or both."""
+        """The rendering (`grid`), the observed values (`coords`), or both. An environment that
+        cannot render text always shows the values."""
         values = self.seen if isinstance(self.seen, str) else content(self.seen)
         values = clean(values) if isinstance(self.values, spaces.Text) else f"Observation: {values}"
         if not self.grid or mode == "coords":

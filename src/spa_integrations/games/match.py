@@ -19,7 +19,7 @@ share."""
 
 class Match:
     """A running game, without TextArena's wrappers. The agent is player 0. `over` is True once the
-    match has ended. It also ends if the opponent finds no valid move."""
+    match has ended. A match also ends if the opponent finds no valid move."""
 
     def __init__(
         self, library: Any, task: str, options: Mapping[str, Any], players: int, seed: int
@@ -66,7 +66,7 @@ class Match:
         return "\n".join(str(text) for _, text, kind in messages if kind_name(kind) in kinds)
 
     def tried(self, move: str) -> "Match | None":
-        """Make a move of the current player on a copy of the match, and return the copy; None if
+        """Make a move of the current player on a copy of the match, and return the copy, or None if
         the move is not valid."""
         trial = copy.deepcopy(self)
         state = trial.game.state
@@ -75,7 +75,7 @@ class Match:
         try:
             with trial.own:
                 trial.game.step(move)
-        except Exception:  # noqa: BLE001 - a game that breaks on a move has not taken it
+        except Exception:  # noqa: BLE001 - a move that makes the game raise is not valid
             return None
         # After an invalid move, TextArena either counts an error or ends the game with a note about
         # the mover.
@@ -105,8 +105,8 @@ class Match:
             )
 
     def listed(self) -> list[str]:
-        """Return the legal moves of the current player, if the game's messages list them; the
-        newest list counts."""
+        """Return the legal moves of the current player from the newest message that lists them.
+        Empty if no message does."""
         # Newest message first: lists in earlier messages are out of date.
         for _, text, _ in reversed(self.game.state.observations[self.game.state.current_player_id]):
             # Some boards list the moves, such as `Available Moves: [0], [4]`; each bracket is one
@@ -131,6 +131,6 @@ class Match:
 
 
 def kind_name(kind: Any) -> str:
-    """Return the name of a message's kind. Some games use a plain string instead of TextArena's
-    enumeration, which counts as "GAME_MESSAGE"."""
+    """Return the name of a message's kind. A plain string, which some games use instead of
+    TextArena's enumeration, counts as "GAME_MESSAGE"."""
     return getattr(kind, "name", "GAME_MESSAGE")

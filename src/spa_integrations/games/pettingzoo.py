@@ -28,7 +28,7 @@ LABELS = {
 
 
 class PettingZooGame(TextEnv):
-    """A classic game of two players, X and O; further options are passed to PettingZoo. Illegal
+    """A classic game of two players, X and O. Further options are passed to PettingZoo. Illegal
     moves never reach the game."""
 
     players = 2
@@ -71,7 +71,7 @@ class PettingZooGame(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset the game to a seed."""
+        """Reset the game to its start state, which is the same for every seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.own = OwnRandomness(stream_seed(noise, "pettingzoo/global"))
         with self.own:

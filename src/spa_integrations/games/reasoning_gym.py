@@ -1,7 +1,7 @@
 """Questions of Reasoning Gym, scored by the library: `reasoning_gym:leg_counting`.
 
-Source: https://github.com/open-thought/reasoning-gym . Each seed gives one question. There is no
-world to model.
+Source: https://github.com/open-thought/reasoning-gym . Each seed gives one question. A question has
+no dynamics, so there is no world model to learn.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ class ReasoningGym(QuestionGame):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset to the question of the seed; the episode has no random outcomes."""
+        """Start with the question that `seed` generates. The episode has no random outcomes."""
         self.question(reset_seeds(self, seed, options)[0])
         self._begin()
         return self.state_text("grid"), {}
@@ -74,7 +74,7 @@ class ReasoningGym(QuestionGame):
 
     def score(self, answer: str) -> float:
         """Score an answer with the library. The score is 0 if the library cannot read the answer.
-        It is also 0 if the library would execute the answer as code and it is not a plain
+        It is also 0 if the library would execute the answer as code and the answer is not a plain
         formula."""
         # The library's own answers are always allowed. Some, such as integrals, are not plain
         # formulas.
@@ -85,11 +85,11 @@ class ReasoningGym(QuestionGame):
         try:
             with self.own:
                 return float(self.data.score_answer(answer, self.entry))
-        except Exception:  # noqa: BLE001 - scorers are other people's code, and answers are anything
+        except Exception:  # noqa: BLE001 - a scorer may raise any exception on a model's answer
             return 0.0
 
     def instruction(self, mode: StateText) -> str:
-        """Instruction for the task."""
+        """Instruction to answer with the result alone. It is the same for every dataset."""
         return "Answer the question with the result alone, in the form that it asks for."
 
     def example_actions(self) -> tuple[str, ...]:

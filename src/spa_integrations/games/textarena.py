@@ -17,7 +17,7 @@ from spa_integrations.games.text import ANSWER_LIMIT, clean, content, require_ta
 
 
 class TextArena(TextEnv):
-    """A game of TextArena; further options are passed to `textarena.make`.
+    """A game of TextArena. Further options are passed to `textarena.make`.
 
     `know` selects what a world model should predict: the visible part of a state (`shown`), or the
     full state with its hidden parts (`game_state`).
@@ -37,7 +37,7 @@ class TextArena(TextEnv):
             try:
                 self.match = Match(*self.how, seed=0)
                 break
-            except Exception as error:  # noqa: BLE001 - a game may ask for anything
+            except Exception as error:  # noqa: BLE001 - a game may raise any exception
                 problems.append(f"{type(error).__name__}: {str(error).strip()[:200]}")
         else:
             why = "; ".join(dict.fromkeys(problems))
@@ -58,8 +58,8 @@ class TextArena(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset to the game of a seed. Later random outcomes and moves of the opponent come from
-        the noise seed."""
+        """Start the game that `seed` generates. Later random outcomes and moves of the opponent
+        come from the noise seed."""
         puzzle, noise = reset_seeds(self, seed, options)
         self.match = Match(*self.how, seed=puzzle)
         self.puzzle = self.match.puzzle()
@@ -124,7 +124,8 @@ class TextArena(TextEnv):
         )
 
     def to_action(self, text: str) -> Action | None:
-        """The move in square brackets; None if it is empty or longer than 1,000 characters."""
+        """The move in square brackets, or None if it is empty, longer than 1,000 characters, or
+        contains unprintable characters."""
         text = text.strip()
         if not text or len(text) > ANSWER_LIMIT or not text.isprintable():
             return None
@@ -132,7 +133,7 @@ class TextArena(TextEnv):
         return text if "[" in text else f"[{text}]"
 
     def legal_actions(self) -> tuple[str, ...]:
-        """The moves that the game lists and accepts; empty if it lists none."""
+        """The moves that the game lists and accepts. Empty if it lists none."""
         return (
             ()
             if self.match.over

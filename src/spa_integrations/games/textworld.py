@@ -1,8 +1,8 @@
 """Generated games of TextWorld, such as `textworld:tw-simple`. They run on TextWorld's own game
 logic, without the Inform interpreter.
 
-Source: https://textworld.readthedocs.io . A state is a set of facts of the simulator, of which
-prompts show those that the player can see.
+Source: https://textworld.readthedocs.io . A state is a set of facts of the simulator. Prompts show
+only the facts that the player can see.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class TextWorldGame(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Reset to the game of a seed; the episode has no random outcomes."""
+        """Start the game that `seed` generates. The episode has no random outcomes."""
         puzzle, _ = reset_seeds(self, seed, options)
         try:
             # A shallow copy is enough: `reset` replaces the state, and the generated game is
@@ -115,8 +115,8 @@ class TextWorldGame(TextEnv):
         )
 
     def to_action(self, text: str) -> Action | None:
-        """The command in lower case with single spaces; None if it is empty or longer than 1,000
-        characters."""
+        """The command in lower case with single spaces, or None if it is empty, longer than 1,000
+        characters, or contains unprintable characters."""
         words = " ".join(text.lower().split()) if len(text) <= ANSWER_LIMIT else ""
         return words if words.isprintable() and words else None
 

@@ -24,7 +24,8 @@ def import_gguf_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def import_gguf(options: argparse.Namespace) -> int:
-    """Convert a GGUF file, or download SmolLM2, and print how to use the model. Raises SpaError."""
+    """Convert a GGUF file, or download SmolLM2, and print how to use the model. Raises SpaError for
+    errors that the user can fix."""
     from spa_integrations.gguf.smollm2 import NAME, get_smollm2
 
     if options.file == NAME and options.folder is None and not Path(NAME).is_file():

@@ -31,7 +31,7 @@ READ_AS_THEY_ARE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Result of an import."""
+    """An imported model and its properties."""
 
     folder: Path
     name: str
@@ -62,7 +62,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         model = plain_model(file)
     except ModelError:
         raise
-    except Exception as error:  # the type depends on the code that reads a wrong value first
+    except Exception as error:  # a damaged file can raise errors of many types
         text = one_line(error)[:300] or type(error).__name__
         raise ModelError(
             f"{file}: transformers cannot read this GGUF ({fields['architecture']}): {text}\n"
@@ -78,7 +78,7 @@ def import_gguf(file: Path, folder: Path) -> Imported:
         )
     if tokenizer.chat_template is None:
         remarks.append("the GGUF has no chat template. Set actor_rollout_ref.model.chat_template")
-    home = folder.resolve()  # `.` has no name
+    home = folder.resolve()  # resolved, because the path `.` has no name
     # The model is written next to the target and renamed at the end, so that a crash cannot leave
     # an incomplete model at the target.
     part = home.with_name(f".{home.name}.part")
@@ -151,7 +151,7 @@ def read_fields(file: Path) -> dict[str, str]:
         fields = {name: one_line(values.get(key, "")) for name, key in keys.items()}
         parts = int(values.get("split.count", 1))
         scaling = _scaling(reader, values, fields["architecture"])
-    except Exception as error:  # the type depends on the code that reads a wrong value first
+    except Exception as error:  # a damaged file can raise errors of many types
         raise ModelError(
             f"{file} is damaged or truncated ({one_line(error)}). Download the file again."
         ) from error
@@ -169,8 +169,8 @@ def read_fields(file: Path) -> dict[str, str]:
 
 
 def _scaling(reader: Any, values: dict[str, Any], architecture: str) -> str:
-    """Describe how the model scales rotary positions; "" if it does not. As in llama.cpp, a factor
-    without a type means linear scaling."""
+    """Describe how the model scales rotary positions, or "" if it does not. As in llama.cpp, a
+    factor without a type means linear scaling."""
     if architecture == "gemma4":
         return ""  # transformers contains the factors, which are the same for every Gemma 4 model
     # Scaling factors per frequency are stored as tensors, not as fields.

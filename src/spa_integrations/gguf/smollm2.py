@@ -33,8 +33,8 @@ def get_smollm2() -> Imported | None:
     if its checksum is wrong.
     """
     folder = kept_model(NAME)
-    # The import renames a complete folder at its end, so `config.json` means that the model is
-    # complete. Only if an empty folder exists are the files moved into it one by one.
+    # The import puts files into the folder only after it has written all of them, so `config.json`
+    # is a sign of a complete model.
     if (folder / "config.json").is_file():
         return None
     with tempfile.TemporaryDirectory() as scratch:

@@ -30,7 +30,7 @@ def push_arguments(parser: argparse.ArgumentParser) -> None:
 
 def push(options: argparse.Namespace) -> int:
     """Upload a folder with a card, or show what would be uploaded. The user must have logged in
-    with `hf auth login`. Raises SpaError."""
+    with `hf auth login`. Raises SpaError for errors that the user can fix."""
     from spa_integrations.hub import share
 
     upload = share.pack(options.folder, options.name, critic=options.critic)
@@ -63,7 +63,8 @@ def pull_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pull(options: argparse.Namespace) -> int:
-    """Download a model or a dataset. Raises SpaError."""
+    """Download a model or a dataset, and print how to use it. Raises SpaError for errors that the
+    user can fix."""
     from spa_integrations.hub import share
 
     # The default folder is the name without its owner, as in `git clone`.

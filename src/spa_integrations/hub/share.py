@@ -128,7 +128,8 @@ def _error(kind: Kind) -> type[SpaError]:
 
 
 def data_card(folder: Path, name: str) -> str:
-    """Return the README text of a dataset."""
+    """Return the README text of a dataset. Raises DataError if its summary or configuration is
+    damaged."""
     summary = _parsed(folder / SUMMARY, json.loads)
     counts = summary.get("dropped")
     splits = [{"split": "train", "path": TRAIN_FILE}, {"split": "validation", "path": VAL_FILE}]
@@ -161,7 +162,7 @@ def _columns(file: Path) -> str:
 
 
 def model_card(folder: Path, name: str) -> str:
-    """Return the README text of a checkpoint."""
+    """Return the README text of a checkpoint. Raises DataError if its configuration is damaged."""
     stage_dir = folder.parent
     config = _parsed(stage_dir / "config.yaml", yaml.safe_load)
     base = str(config.get("model_path", ""))
@@ -189,7 +190,8 @@ def model_card(folder: Path, name: str) -> str:
 
 
 def _stages(stage_dir: Path) -> str:
-    """Describe how a stage's model was trained, as its manifest records; "" without a manifest."""
+    """Describe how a stage's model was trained, as recorded in its manifest, or return "" without
+    one."""
     known = Manifest.read(stage_dir)
     if known is None:
         return ""
@@ -223,7 +225,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _last_validation(path: Path, step: int) -> dict[str, float]:
-    """Read the metrics of the last validation up to `step`; empty if the step is 0 or no validation
+    """Read the metrics of the last validation up to `step`. Empty if the step is 0 or no validation
     was recorded."""
     if not step or not path.is_file():
         return {}
@@ -245,8 +247,8 @@ def _last_validation(path: Path, step: int) -> dict[str, float]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Read a file that contains a mapping; {} if it does not exist. Raises DataError if it cannot
-    be parsed or contains something else, so that the card does not silently leave it out."""
+    """Read a file that contains a mapping, or {} if it does not exist. Raises DataError if it
+    cannot be parsed or contains something else, so that the card does not silently leave it out."""
     if not path.is_file():
         return {}
     try:

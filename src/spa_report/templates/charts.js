@@ -1,6 +1,6 @@
 "use strict";
 // Draws the charts of reports and of the viewer with uPlot. A chart is the JSON of spa_report.charts.Chart.
-// Names reach the page through textContent; nothing here parses HTML.
+// Names are inserted through textContent, so that the browser never parses them as HTML.
 const Charts = (() => {
   const AXES = { step: "steps", episodes: "episodes, self-play included", tokens: "sampled tokens, self-play included" };
   const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
@@ -39,7 +39,7 @@ const Charts = (() => {
     });
   }
 
-  // uPlot wants one list of x for all lines: the union, with null where a line has no point.
+  // uPlot needs one list of x for all lines: the union, with null where a line has no point.
   function table(chart, axis) {
     const lines = chart.series.map((line) => {
       const at = axis === "step" ? line.points.map(([x]) => x) : line[axis];
@@ -182,7 +182,7 @@ const Charts = (() => {
     return form;
   }
 
-  // In a report, each chart's element holds the chart's data.
+  // In a report, the attribute `data-chart` of each chart's element has the chart's data.
   for (const box of document.querySelectorAll("[data-chart]")) draw(box, JSON.parse(box.dataset.chart));
   for (const place of document.querySelectorAll("[data-controls]")) place.replaceWith(controls());
 

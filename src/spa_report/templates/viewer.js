@@ -1,5 +1,5 @@
 "use strict";
-// All text of a run reaches the page through textContent; nothing here parses HTML.
+// All text of a run is inserted through textContent, so that the browser never parses it as HTML.
 const $ = (selector) => document.querySelector(selector);
 const PAGE = 50;
 const TABS = [["curves", "Curves"], ["episodes", "Episodes"], ["data", "Data"], ["config", "Config"]];
@@ -75,7 +75,7 @@ const source = data ? embedded(JSON.parse(data.textContent)) : server;
 const state = { runs: [], tab: "", filters: {}, order: "", offset: 0, total: 0, rows: [], picked: null, episode: null, turn: 0, shade: "logprob", file: 0, from: 0 };
 let library = { runs: [], single: false, folder: "" };
 
-// The URL holds the selection, so that it can be shared and so that the Back button works.
+// The URL stores the selection, so that it can be shared and so that the Back button works.
 function readAddress() {
   Object.assign(state, { runs: [], tab: "", filters: {}, order: "", offset: 0, picked: null, episode: null, turn: 0, file: 0, from: 0 });
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
@@ -184,7 +184,7 @@ async function showReport() {
   if (state.tab === "curves") showCurves(report);
   else showConfig(report);
 }
-// What runs now, what comes next, and the time that all of it takes.
+// The current work: the running stages, the stages after them, and the time left.
 function showNow(run) {
   const several = run.stages.length > 1 || run.stages[0]?.arm;
   const memory = run.stages.some((stage) => stage.memory);
@@ -286,7 +286,7 @@ function buildFilters(info) {
 async function resetFilters() {
   Object.assign(state, { filters: {}, order: "", offset: 0, picked: null });
   builtFor = "";
-  document.activeElement.blur(); // a form in use is not built again
+  document.activeElement.blur(); // `buildFilters` does not rebuild a form that has the focus
   const info = await source.info();
   showInfo(info);
   await loadPage();
@@ -301,7 +301,7 @@ function showInfo(info) {
 async function showEpisodes() {
   let info = await source.info();
   for (let tries = 0; tries < 10 && source.polled && !info.first.arm && (info.progress[0] < info.progress[1] || !info.total); tries += 1) {
-    await new Promise((done) => setTimeout(done, 150)); // the server has only begun to read the files
+    await new Promise((done) => setTimeout(done, 150)); // the server may still be reading the files
     info = await source.info();
   }
   if (source.polled && !Object.keys(state.filters).length && state.picked === null) state.filters = { ...info.first }; // the last validation
@@ -314,7 +314,7 @@ async function pickFirst() {
   if (!state.rows.length) closeEpisode("No episode matches these filters.");
   else if (!matchMedia("(max-width: 60rem)").matches) await pick(state.rows[0].id);
 }
-// An episode that is not in the list any more does not stay next to it.
+// Reload the list after a change of the filters, and close an episode that no longer matches them.
 async function filtered() {
   state.offset = 0;
   const mine = newest + 1;
@@ -366,7 +366,7 @@ async function turnPage(offset) {
   state.offset = Math.max(0, offset);
   await loadPage();
 }
-// On a phone an episode fills the page, and the Back button leads to the list.
+// On a phone, an episode fills the page, and the Back button returns to the list.
 async function open(id) {
   if (matchMedia("(max-width: 60rem)").matches && state.picked === null) history.pushState(null, "", address({ picked: id }));
   await pick(id);
@@ -418,12 +418,12 @@ function board(view, caption, kind) {
 }
 function claimed(view, name, wrong) {
   const figure = board(view, name + " ", "claimed");
-  // A prediction without an executed action after it was not judged.
+  // A prediction is judged only if an action was executed after it.
   if (wrong !== null) figure.querySelector("figcaption").append(make("span", { class: wrong ? "mark" : "mark fine", text: wrong ? "wrong" : "exact" }));
   return figure;
 }
 
-// Playback: each action is a frame, from the state before the action to the state after it, beside the prediction.
+// Playback: each action is a frame, from the state before the action to the state after it, next to the prediction.
 let playing = null;
 let frame = null;
 function frames() {
@@ -484,7 +484,7 @@ function groupStrip(team) {
   return make("section", {}, make("h3", { text: `Group: ${won} of ${team.length} succeeded` }), make("div", { class: "team" }, ...members));
 }
 
-// Trees: the plans that a planner imagined, and the searches that a response writes out.
+// Trees: the candidate plans of a planner, and the searches that a response writes out.
 function plannerTree(nodes) {
   const item = (node, below) => {
     const right = node.right === null ? "" : node.right ? " · state right" : " · state wrong";
