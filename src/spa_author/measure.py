@@ -287,8 +287,8 @@ def measure_accuracy(found: Measured, trained: Trained, until: float) -> None:
 def forced_accuracy(
     trained: Trained, examples: Sequence[SFTExample], form: ResponseFormat
 ) -> Metrics:
-    """Compute teacher-forced accuracy as kind of part -> share of correct parts. A part is correct
-    if each of its tokens is the most likely one after the true text before it."""
+    """Compute teacher-forced accuracy, and return kind of part -> share of correct parts. A part is
+    correct if each of its tokens is the most likely one after the true text before it."""
     learner = trained.learner
     sequences, _ = training_sequences(
         examples,

@@ -135,8 +135,8 @@ def attempt(cfg: Config, job: Job, note: Path) -> Path:
     if world.broadcast(note.exists) and cfg.trainer.resume_mode == "disable":
         cfg = replace(cfg, trainer=replace(cfg.trainer, resume_mode="auto"))
     with prepared(cfg, job) as cfg:
-        # Written after the checks of `prepared`, because an attempt that fails there counts as not
-        # begun.
+        # Created after the checks of `prepared`, so that an attempt that fails in them does not
+        # count as begun.
         if world.is_main:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()

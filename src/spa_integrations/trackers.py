@@ -44,8 +44,8 @@ class TensorBoard:
     def __init__(self, *, directory: Path, start_step: int, **_: Any) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Removes the points of steps that an interrupted run has logged, because a resumed run
-        # repeats them.
+        # Removes the points that an interrupted run logged after `start_step`, because a resumed
+        # run repeats these steps.
         purge = start_step + 1 if start_step else None
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 

@@ -158,11 +158,14 @@ def likelihood_report(
         vocabulary: size of the vocabulary, for the uniform baseline.
 
     Returns:
-        `nll_per_token` (nats) of each block and of the copied state; `nll_per_state`: the mean over
-        transitions of the prediction block's sum; `uniform_nll_per_token`: ln V;
-        `prefers_truth`: share of changed transitions whose prediction and answer together are
-        more likely with the true next state than with the old one; `calibration`: over the
-        prediction block's tokens, see `calibration`.
+        `nll_per_token`: block -> mean over its tokens, in nats.
+        `nll_per_state`: sum over the prediction block in nats, as a mean over transitions.
+        `uniform_nll_per_token`: ln V, for a vocabulary of size V.
+        `copied_state_nll_per_token` and `changed_state_nll_per_token`: mean over the prediction
+        tokens of changed transitions, with the old and with the true next state.
+        `prefers_truth`: share of changed transitions whose prediction and answer together are more
+        likely with the true next state than with the old one.
+        `calibration`: result of the function `calibration` on the prediction tokens.
     """
     report: dict[str, Any] = {
         "nll_per_token": {name: nll_per_token(truth, name) for name in BLOCKS},

@@ -44,7 +44,7 @@ _INSERT = "INSERT INTO episodes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 CHOICES = ("arm", "seed", "stage", "split", "step", "tag", "stop")
 """Columns that are filtered by value."""
 FLAGS = ("success", "wrong", "malformed")
-"""Columns that are filtered by yes or no."""
+"""Boolean columns, which are filtered by "1" or "0"."""
 # SQL has no parameters for columns. The order in a request is only a key of this table, so it never
 # becomes part of a query.
 ORDERS = {

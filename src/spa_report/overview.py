@@ -164,7 +164,7 @@ def _duration(run: RunFolder) -> str:
         arms[stage.arm, stage.seed].append(stage)
     # The recorded total omits sessions that were killed.
     recorded = (run.summary or {}).get("seconds", {}).get("total", 0)
-    # Methods and seeds may train in parallel, so only the longest one is a lower bound of the
-    # elapsed time.
+    # Methods and seeds may train in parallel, so the sum of their times may exceed the elapsed
+    # time. The longest time is a lower bound.
     total = max([recorded, *map(_seconds, arms.values())])
     return clock(total) if total else "–"

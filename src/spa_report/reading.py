@@ -88,7 +88,7 @@ class StageFolder:
 
     @property
     def evaluation(self) -> Path:
-        """The path of the result of `spa eval`, which is next to the folder of its episodes."""
+        """The path of the JSON file that `spa eval` writes next to the folder of its episodes."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @cached_property
@@ -228,7 +228,7 @@ def with_distinct_names(runs: Sequence[RunFolder]) -> list[RunFolder]:
     places = [run.path.resolve() for run in runs]
     if twice := next((path for path in places if places.count(path) > 1), None):
         raise DataError(f"the run {twice} is given twice. Give each run once.")
-    # For example, `a/demo` and `b/demo` instead of `demo` twice.
+    # Parent folders are added until all names differ, such as `a/demo` and `b/demo`.
     parents = 0
     while len({place.parts[-1 - parents :] for place in places}) < len(places):
         parents += 1

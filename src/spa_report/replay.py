@@ -141,8 +141,8 @@ def _symbols(texts: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def written_search(form: str, text: str, actions: Sequence[str]) -> list[dict[str, Any]]:
-    """Parse the search that a response in format `form` contains into a list of states with their
-    moves. Empty if it contains none. `actions` has the names of the environment's actions."""
+    """Return the states, with their moves, of the search in a response of format `form`. Empty if
+    there is no search. `actions` has the names of the environment's actions."""
     # Import only when needed, because it imports Gymnasium, which a list of episodes does not need.
     from spa.plugins import response_formats
 

@@ -558,8 +558,8 @@ def time_of(plan: Plan, each: Callable[[StageJob], float], *, workers: int) -> f
 
 
 def announce(plan: Plan, *, workers: int) -> list[str]:
-    """Describe a plan before it starts, with one line per method, and one with the expected time if
-    that is known. Returns no lines if nothing is missing."""
+    """Describe a plan before it starts: one line per method, then the expected time if it is known.
+    Empty if no stage is missing."""
     if not plan.missing:
         return []
     methods = _planned(plan)

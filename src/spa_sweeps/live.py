@@ -94,8 +94,8 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path] = (),
     ) -> None:
-        """Show the progress of the methods. The arguments are the resolved folders of stages in
-        each state."""
+        """Show the progress of the methods. Each argument has the resolved folders of the stages in
+        that state."""
         if is_quiet():
             return
         for folder in running:
@@ -151,7 +151,7 @@ class GridProgress:
         unfinished: Collection[Path],
         failed: Collection[Path],
     ) -> str:
-        """Describe the remaining time of all work, and the stages that come next."""
+        """Describe the remaining time of all work, and the next stage of each method."""
         now = time.time()
         works = []
         coming = []

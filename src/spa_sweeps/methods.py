@@ -28,7 +28,8 @@ REFERENCE = "spa"
 BASELINES = ("vanilla", "vanilla_wm", "vanilla_grid", "state_estimation")
 """Methods that `spa run --method` accepts besides SPA. They run only PPO."""
 SHUFFLED = "_shuffled"
-"""Suffix of the name of a method's control, which is fine-tuned on next states of other turns."""
+"""Suffix that names the control of a method. A control is fine-tuned on next states of other
+turns."""
 LONGER = re.compile(r"(.+)_x([1-9]\d*)")
 """Matches NAME_xN, which is method NAME with N times the PPO steps: a baseline for methods that
 sample more tokens."""

@@ -38,7 +38,7 @@ Curve = dict[int, tuple[float, float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """Results of one training run."""
+    """Results of a method's training run with one seed."""
 
     seed: int
     # Outcomes per puzzle: `before` PPO, `after` its configured steps, and `after_total` if it

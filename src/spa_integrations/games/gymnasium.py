@@ -180,8 +180,8 @@ class GymnasiumGame(TextEnv):
 
 
 def import_task(task: str) -> str:
-    """Return the environment's id from `task`, which is `id` or `module:id`. The module, which
-    registers the environment, is imported. Raises ConfigError if that fails."""
+    """Return the environment's id from `task`, which is `id` or `module:id`. Imports the module, so
+    that it registers the environment. Raises ConfigError if the import fails."""
     module, _, name = task.rpartition(":")
     if module:
         find_modules_beside_user()

