@@ -138,7 +138,7 @@ def measure_references(found: Measured, spec: EnvSpec, until: float) -> None:
 
 
 def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
-    """Make the configuration for random play with one action per turn, and SFT on its turns.
+    """Make the configuration for random play with one action per turn, and for SFT on these turns.
 
     SFT examples are single moves if the game can read state keys from its state texts, otherwise
     full next states. If planning is not available, stores the reason in `found`.

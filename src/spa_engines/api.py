@@ -154,7 +154,7 @@ class ResponseStore:
                     "%s: spa skipped a cached response, because its line cannot be read", path
                 )
         if text and not text.endswith("\n"):
-            # end the truncated line, so that the next response gets a line of its own
+            # End the truncated line, so that the next response starts on a new line.
             self._append("")
         log.info(
             "spa takes %d responses from the cache %s; delete the file to send their "

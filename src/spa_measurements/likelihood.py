@@ -158,7 +158,7 @@ def likelihood_report(
         vocabulary: size of the vocabulary, for the uniform baseline.
 
     Returns:
-        `nll_per_token`: block -> mean over its tokens, in nats.
+        `nll_per_token`: block -> mean negative log-likelihood of its tokens in nats.
         `nll_per_state`: sum over the prediction block in nats, as a mean over transitions.
         `uniform_nll_per_token`: ln V, for a vocabulary of size V.
         `copied_state_nll_per_token` and `changed_state_nll_per_token`: mean over the prediction

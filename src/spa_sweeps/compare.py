@@ -92,8 +92,8 @@ class Comparison:
 
 
 def _check_places(cfg: Config) -> None:
-    """Raise ConfigError if the configuration sets folders of stages or a launcher, which a
-    comparison cannot use."""
+    """Raise ConfigError if the configuration sets stage folders or another launcher than `local`,
+    which a comparison does not support."""
     home = cfg.trainer.run_dir
     for key, value, usual in (
         ("generate.output_dir", cfg.generate.output_dir, None),

@@ -663,7 +663,7 @@ def _needs(task: StageJob) -> set[Path]:
 
 
 def _make_links(links: dict[Path, Path]) -> None:
-    """Create `links`, which map the path of each link to its target. They are relative, so that a
+    """Create `links`, which map the path of each link to its target. Links are relative, so that a
     grid can be moved as a whole. Existing files at the path of a link are archived."""
     for place, target in links.items():
         if place.resolve() == target.resolve():

@@ -75,8 +75,8 @@ def _exits(known: list[tuple[str, ...]], here: str, described: Any) -> list[str]
 
 @lru_cache(maxsize=256)
 def made(task: str, settings: tuple[tuple[str, Any], ...], seed: int) -> Any:
-    """Generate and load a game. The result is cached by the arguments, so callers use shallow
-    copies, whose state `reset` replaces."""
+    """Generate and load a game. The result is cached, so all callers with these arguments share it.
+    Each must use a shallow copy, whose state `reset` replaces."""
     library = load_package("textworld")
     options = library.GameOptions()
     options.seeds = seed

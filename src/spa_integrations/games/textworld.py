@@ -45,7 +45,7 @@ class TextWorldGame(TextEnv):
                 f"env_type 'textworld:{task}': there is no option {unknown[0]!r} ({nearest(unknown[0], given)})"
             )
         given = {name: DEFAULTS.get(name, value) for name, value in given.items()} | options
-        # Sorted and hashable, since the settings are part of the key of the cache of games.
+        # Sorted and hashable, because the settings are part of a game's cache key.
         self.settings = tuple(sorted(given.items()))
         self.observation_space, self.action_space = text_space(), text_space(ANSWER_LIMIT)
 
