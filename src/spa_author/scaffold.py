@@ -153,7 +153,7 @@ def write_env(name: str, folder: Path) -> list[Path]:
     """Write `name.py`, `test_name.py` and `name.yaml` into `folder` and return their paths.
 
     Raises ConfigError if `name` is not a valid module name, if one of the files exists, or if the
-    name is already in use, because the new module could then not be imported, played or run.
+    name is already in use. A module whose name is in use could not be imported, played or run.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
