@@ -90,7 +90,7 @@ def check_puzzle(eval_set: EvalSet, number: int, content: str, known: frozenset[
     if content != eval_set.puzzle_hashes[number]:
         raise DataError(
             f"Puzzle {number} of the evaluation set {eval_set.name} has changed since the set was made: the seed "
-            f"{eval_set.seeds[number]} gives other content. Use the version of spa that has made it"
+            f"{eval_set.seeds[number]} gives other content. Use the version of spa that made it"
         )
     if content in known:
         raise DataError(
