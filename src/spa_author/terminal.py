@@ -152,7 +152,8 @@ def read_actions(env: TextEnv, line: str, separator: str) -> list[str]:
     unknown words are kept."""
     names = env.action_names()
     parts = [part.strip() for part in line.split(separator) if part.strip()]
-    # If no part is an action (`up up left` without separators), its words may be actions.
+    # If none of the parts is an action (`up up left` without separators), their words may be
+    # actions.
     if names and all(env.to_action(part) is None for part in parts):
         parts = [word for part in parts for word in part.split()]
     return [_complete(part, names) for part in parts]

@@ -44,7 +44,7 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """The mean episode of a configuration."""
+    """A typical episode of a configuration."""
 
     turns: int  # number of turns
     prompts: float  # tokens of all prompts
@@ -84,8 +84,9 @@ def seconds_here(cfg: Config, stage: StageName, *, threads: int | None = None) -
 def conversation(
     cfg: Config, mode: PromptMode, longest: int, *, characters: float = CHARACTERS
 ) -> Conversation:
-    """Estimate the mean conversation of the first training tag from rendered prompts, with
-    `characters` characters per token. A response has at most `longest` tokens. Raises ConfigError
+    """Estimate a typical conversation of the first training tag, assuming that every episode plays
+    all its turns. Prompts are measured on the first puzzle, with `characters` characters per token.
+    A response has at most `longest` tokens. Raises ConfigError
     if the environment cannot be created."""
     tag = cfg.es_manager.train.env_configs.tags[0]
     spec = cfg.custom_envs[tag]

@@ -62,7 +62,7 @@ def choose(
             whole = None if episode.place in shown else read_episode(episode.place)
             if whole is not None:
                 shown.add(episode.place)
-                # The gallery shows no tokens, which would only enlarge the page.
+                # The gallery does not show tokens; keeping them would only enlarge the page.
                 whole.pop("token_ids", None)
                 yield Picture(title, why, method.label, episode.link, replay(whole))
                 return

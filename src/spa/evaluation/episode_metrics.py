@@ -130,7 +130,7 @@ def episode_scores(episode: Episode, make_env: MakeEnv) -> list[SearchScore]:
     validation = episode.episode_id.startswith("val/")
     options = {"noise_seed": episode.noise_seed, "validation": validation}
     env.reset(seed=episode.puzzle_seed, options=options)
-    # If the puzzle has another hash, the game has changed since the recording, and a score would be
+    # If the puzzle's hash differs, the game has changed since the recording, and a score would be
     # meaningless.
     if puzzle_hash(env) != episode.puzzle_hash:
         return []

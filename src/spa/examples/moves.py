@@ -42,8 +42,8 @@ class Moves(Play):
 
 def moves_config(cfg: Config) -> Config:
     """Return the configuration of the first of two rounds: random play with one action per turn,
-    and SFT on these single moves. In the second round, searches use the predictions of this
-    model."""
+    and SFT on these single moves. In the second round, searches use the predictions of the model
+    trained in the first."""
     own = cfg.generate.search
     tags = cfg.es_manager.train.env_configs.tags
     # Each turn has one action, so that it is one transition. Allow enough turns for all actions of

@@ -345,7 +345,7 @@ def questions(
     for puzzle, reached in zip(part, reachable(part, most, dynamics), strict=True):
         prompter = worker.prompters[puzzle.spec.tag]
         # Each earlier turn has taken at least one action. If different numbers of actions lead to a
-        # state, the largest number is used, because most turns take all actions that they may.
+        # state, the largest number is used, because most turns use their full allowance of actions.
         actions_to = {
             key: count for count in range(puzzle.turn - 1, len(reached)) for key in reached[count]
         }

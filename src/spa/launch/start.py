@@ -13,8 +13,9 @@ log = logging.getLogger(__name__)
 
 
 def launch(cfg: Config, *jobs: Job) -> Path | None:
-    """Run jobs one after the other on the configured ranks, under torchrun or `launcher: ray`.
-    Returns the last job's result on rank 0, None on other ranks."""
+    """Run jobs one after the other: on Ray workers with `launcher: ray`, otherwise on the ranks
+    that torchrun started, or in this process alone. Returns the last job's result; None on ranks
+    other than 0."""
     result: Path | None = None
     if cfg.launcher != "local":
         for job in jobs:

@@ -1,3 +1,3 @@
-"""Planners, one file each, and sources of successor states for searches that responses write out.
-Each planner's file defines `PLANNER`: the value of `imagine.proposals` that selects it, and its
-class."""
+"""Planners, one file each, and the successor states from which examples of written searches are
+made. Each planner's file defines `PLANNER`, a pair: the value of `imagine.proposals` that selects
+the planner, and the planner's class."""

@@ -44,7 +44,7 @@ _THINK = re.compile(r"(<think>\s*)?(</think>\s*)?$")
 
 
 class TemplateFault(ModelError):
-    """A chat template raised or does not parse; in a rollout this fails the episode."""
+    """A chat template does not parse or raises an error. In a rollout, only the episode fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,8 @@ def require_imagination(env: TextEnv, tag: str, cfg: Config, own: ImagineConfig)
 
 
 def check_planning(rounds: Iterable[Config]) -> None:
-    """Raise ConfigError if a game does not support self-play as configured in one of these rounds:
-    making examples, or planning."""
+    """Raise ConfigError if, in any of `rounds`, a game does not support what self-play is
+    configured to do: the kind of examples that it makes, or the planning."""
     for cfg in rounds:
         own = cfg.generate.imagine
         tags = cfg.es_manager.train.env_configs.tags

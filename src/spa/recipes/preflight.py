@@ -38,8 +38,8 @@ def preflight(
 ) -> None:
     """Check that `stages` can run; raise one ConfigError that lists all problems.
 
-    `model` is the model from which the stages start, None if an earlier stage makes it. A dry run
-    reads tokenizers and makes every environment, but skips models and data sets of the Hub. A real
+    `model` is the model from which the stages start, or None if an earlier stage makes it. A dry
+    run reads tokenizers and makes every environment, but skips models and data sets on the Hub. A real
     run downloads these, and otherwise makes only quick checks. It makes an environment only if
     planning or the source of the examples has requirements to check.
     """

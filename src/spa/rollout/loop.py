@@ -205,7 +205,7 @@ class _Game:
                     self.env.state_text(self.builders[0].prompter.state_text), "state_text"
                 )
                 # The opponent has its own random stream, so that its moves do not depend on the
-                # random numbers of policy and environment.
+                # random numbers used by the policy and the environment.
                 self.chance = stream(first.noise_seed, "opponent")
                 for builder in self.builders:
                     builder.assign_player(self.env.players)

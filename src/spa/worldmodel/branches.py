@@ -42,8 +42,8 @@ def require_tries(env: TextEnv, tag: str, plans: int | None) -> None:
 
 
 def no_actions(tag: str) -> ConfigError:
-    """Return the error for an environment that does not list its actions, so that not every action
-    can be tried."""
+    """Return the error for an environment that does not list its legal actions, which makes it
+    impossible to try them all."""
     return ConfigError(
         f"{tag} does not list its legal actions, so spa cannot try all of them; set "
         "generate.branches to a number"

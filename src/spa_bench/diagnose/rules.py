@@ -46,7 +46,8 @@ LARGE_SCORE = 10.0  # standard deviation of scores within groups
 SMALL_SCORE = 0.01
 MISMATCH = 0.01  # nats per token, unless trainer.kl_warn is lower
 FLAT_LOSS = 0.9  # share of the first SFT loss
-LEAST_RECENT = 3  # minimum number of last steps to use
+# Minimum number of last steps to use, and the number of first steps for the gradient norm.
+LEAST_RECENT = 3
 
 LR = "actor_rollout_ref.actor.optim.lr"
 FEW_ACTIONS = "Too few actions"

@@ -25,7 +25,8 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def estimators(options: argparse.Namespace) -> int:
-    """Print the tables. Enumerating all episodes takes seconds and needs no model. Raises
+    """Print the tables of the estimators' bias and noise. Enumerating all episodes takes a few
+    seconds and needs no model. Raises
     ConfigError if the group size is out of range."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(

@@ -215,8 +215,8 @@ def _gigpo(groups: Groups, anchors: Tensor) -> Tensor:
 
 
 def _with_turns_left(groups: Groups) -> Tensor:
-    """Anchor states that include the number of turns left, because the reward to go depends on
-    it."""
+    """Anchor states combined with the turn index, which determines the number of turns left and so
+    affects the reward to go."""
     # The multiplier exceeds every turn index, so each pair (state, turn) gets a unique integer.
     return groups.states * (groups.turns.shape[1] + 1) + groups.turns.clamp(min=0)
 

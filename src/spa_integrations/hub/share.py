@@ -68,7 +68,8 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
             f"{folder} is neither a data set ({TRAIN_FILE}) nor a checkpoint (config.json). Give the data folder or a "
             "global_step_N folder of a run."
         )
-    # The marker file lists checksums. Checkpoints of other tools have none and are not checked.
+    # The marker file lists checksums. Checkpoints from other tools have no marker file and are not
+    # checked.
     if (folder / MARKER).is_file() and (problem := damage(folder, hashes=True)):
         raise ModelError(
             f"{folder} is damaged: {problem}. Upload another checkpoint, or run the stage again."
