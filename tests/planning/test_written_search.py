@@ -336,7 +336,10 @@ class SpelledStatus(OtherLabels):
     [
         (ChanceWithKeys, "ChanceWithKeys is not deterministic: .* after the action"),
         (SpelledStatus, "SpelledStatus writes the move to the state 'ole' as 'hole'"),
-        (SeenHoles, "SeenHoles.state_outcome returns 'seen', which means a state found before"),
+        (
+            SeenHoles,
+            "SeenHoles.state_outcome returns 'seen', which tells whether a state was found before",
+        ),
         (OneNameAtBothEnds, "gives the name 'end' to states with the outcomes '' and 'goal'"),
         (EmptyKeys, "EmptyKeys has the state_key ''"),
         (RowKeys, "RowKeys.state_key gives the name .* to states with the outcomes"),

@@ -34,9 +34,12 @@ from spa.formats.base import SearchScore, WrittenFormat
 
 GOAL = "goal"
 SEEN = "seen"
+NEW = "new"
+"""Status of a move to a state that was not found before, in formats that write it
+(`search_marked`)."""
 WAY = ">"
 """Separates the intermediate stop of a move (`TextEnv.way`) from the state that it leads to."""
-STATUSES = (SEEN, GOAL, "hole", "dead")
+STATUSES = (SEEN, NEW, GOAL, "hole", "dead")
 MAX_DEPTH = 32
 MAX_LINES = 64
 """Limits of one search: the largest length of a path, and the largest number of expanded states. A
@@ -276,9 +279,10 @@ def explore(env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, T
                 )
             _check_word(game, "state_key", next_key)
             _check_word(game, "outcome", outcome or GOAL)
-            if outcome == SEEN:
+            if outcome in (SEEN, NEW):
                 raise ValueError(
-                    f"{game}.state_outcome returns {SEEN!r}, which means a state found before; return another word"
+                    f"{game}.state_outcome returns {outcome!r}, which tells whether a state was found before; "
+                    "return another word"
                 )
             way = here.way(key, name)
             if way:
@@ -376,16 +380,21 @@ def read_line(
 
 
 def score_search(
-    text: str, true: Transitions, *, actions: Sequence[str], complete: bool = True
+    text: str,
+    true: Transitions,
+    *,
+    actions: Sequence[str],
+    complete: bool = True,
+    open_states: Callable[[str], OpenStates] = OpenStates,
 ) -> SearchScore | None:
     """Score a written search of the game whose true transitions are `true`. Their first key is the
     start.
 
-    `complete` is False if the text was cut off; its last line is then not scored. Returns None if
-    no goal can be reached.
+    `complete` is False if the text was cut off; its last line is then not scored. `open_states`
+    determines the order and the statuses of the search. Returns None if no goal can be reached.
     """
     start = next(iter(true))
-    wanted = breadth_first(start, lambda key: true[key])
+    wanted = run_search(expanding(open_states(start)), lambda key: true[key])
     if wanted.path is None:
         return None
     outcomes = {
@@ -398,7 +407,7 @@ def score_search(
     errors = list[str]()
     score_lines(
         text.split("\n"),
-        OpenStates(start),
+        open_states(start),
         counts,
         errors,
         read=lambda line: read_line(line, actions, statuses),
@@ -522,6 +531,7 @@ class BreadthFirst(WrittenFormat):
     """Format whose thoughts are, in every turn, a breadth-first search from the current state."""
 
     name = "search"
+    open_states: type[OpenStates] = OpenStates
 
     def controls(self) -> tuple[str, ...]:
         """Return the names of the control methods: searches with permuted outcomes (`_dealt`), and
@@ -541,7 +551,7 @@ class BreadthFirst(WrittenFormat):
 
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
         """Search breadth first."""
-        return expanding(OpenStates(start))
+        return expanding(self.open_states(start))
 
     def written(self, search: Search, view: Any) -> str:
         """Write one line per expanded state, then the path."""
@@ -560,7 +570,13 @@ class BreadthFirst(WrittenFormat):
         if start is None or start not in reference:
             return None
         true = reachable_from(reference, start)
-        return score_search(thoughts, true, actions=env.action_names(), complete=complete)
+        return score_search(
+            thoughts,
+            true,
+            actions=env.action_names(),
+            complete=complete,
+            open_states=self.open_states,
+        )
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield (kind, begin, end) for every word of a line. The kinds are `next` (the state that
