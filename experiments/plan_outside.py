@@ -21,6 +21,7 @@ from spa.engines.local import local_engine
 from spa.envs.reference import policy_success
 from spa.formats.search import explore
 from spa.models.build import load_actor
+from spa.models.precision import precision_of, with_precision
 from spa.planning.dynamics import LearnedMoves, Puzzle, reachable
 from spa.recipes import setup
 from spa.seeds import stream
@@ -31,6 +32,7 @@ preset, checkpoint, output = sys.argv[1:4]
 cfg = load_config(
     preset, [*method("search_model").overrides, f"model_path={checkpoint}", *sys.argv[4:]]
 )
+cfg = with_precision(cfg, precision_of(cfg))
 device = torch.device("cpu")
 model, template = load_actor(cfg, checkpoint, device)
 moves = LearnedMoves(local_engine(cfg, model.eval(), template, device), template)

@@ -27,6 +27,7 @@ from spa.formats.base import ResponseFormat
 from spa.formats.registry import format_of
 from spa.formats.search import GOAL, Successor, breadth_first, explore, state_of
 from spa.models.build import is_tiny
+from spa.models.precision import precision_of, with_precision
 from spa.planning.dynamics import LearnedMoves, Puzzle
 from spa.planning.moves import PREFILL, leaves_out_actions, readable_modes
 from spa.policies.scripted import random_engine
@@ -168,6 +169,7 @@ def settings(found: Measured, spec: EnvSpec, folder: Path) -> Config:
     with setup.first_puzzle(cfg, own) as env:
         shown, found.no_planning = names_of_states(env, cfg.state_text)
     cfg = moves_config(replace(cfg, state_text=shown))
+    cfg = with_precision(cfg, precision_of(cfg))
     found.full_states = bool(found.no_planning)
     if found.full_states:
         return replace(cfg, generate=replace(cfg.generate, example_format="world_model"))
