@@ -500,11 +500,14 @@ function plannerTree(nodes) {
 function writtenTree(lines) {
   const known = new Map();
   lines.forEach((line) => { if (!known.has(line.key)) known.set(line.key, line); });
-  const used = new Set([lines[0].key]);
-  const below = (line) => line.moves.map(([action, key, status]) => {
-    const next = !status && known.has(key) && !used.has(key) ? known.get(key) : null;
-    used.add(key);
-    return make("li", {}, make("span", { class: "node " + (status === "goal" ? "chosen" : status ? "dull" : "") }, make("span", { class: "soft", text: action + " " }), make("b", { text: key }), status ? make("span", { class: "soft", text: " " + status }) : null),
+  // A state hangs below the first move that leads to it.
+  const first = new Map([[lines[0].key, null]]);
+  lines.forEach((line) => line.moves.forEach((move) => { if (!first.has(move[1])) first.set(move[1], move); }));
+  const below = (line) => line.moves.map((move) => {
+    const [action, key, status] = move;
+    const next = first.get(key) === move && known.has(key) ? known.get(key) : null;
+    const dull = status && status !== "new" && !next;
+    return make("li", {}, make("span", { class: "node " + (status === "goal" ? "chosen" : dull ? "dull" : "") }, make("span", { class: "soft", text: action + " " }), make("b", { text: key }), status ? make("span", { class: "soft", text: " " + status }) : null),
       next ? make("ul", {}, ...below(next)) : null);
   });
   const start = lines[0];
