@@ -2,10 +2,15 @@
 
     python experiments/plan_outside.py PRESET CHECKPOINT OUTPUT [KEY=VALUE...]
 
-CHECKPOINT was trained on single moves, as in `search_model`. It predicts every move of every state once. In each
-turn, a program searches these predictions breadth first, or looks one action ahead, and plays the first action. OUTPUT,
-a JSON file, gets the accuracy of the moves in the states that the start can lead to, and whether each puzzle is won. A
-state with one unreadable answer has no predictions.
+CHECKPOINT was trained on single moves, as in `search_model`. It predicts every move of every state
+once. Before each action, a program searches these predictions breadth first, or looks one action
+ahead, from the true state. Look-ahead reads the distance to the goal from a true copy of the
+predicted state; it avoids predictions that no copy has. A puzzle is lost if no path is found, or if
+one answer for a state is unreadable.
+
+OUTPUT, a JSON file, gets whether each puzzle is won, and the share of right moves in all states that
+the start can lead to: the cell, and the letter on the way. The puzzles are the 256 development
+puzzles from seed 300,000, as in `learned_world.sh`. For games with few states.
 """
 
 import json
@@ -29,11 +34,17 @@ from spa_author.measure import Plans
 from spa_sweeps.methods import method
 
 preset, checkpoint, output = sys.argv[1:4]
-cfg = load_config(
-    preset, [*method("search_model").overrides, f"model_path={checkpoint}", *sys.argv[4:]]
+settings = (
+    *method("search_model").overrides,
+    f"model_path={checkpoint}",
+    "seed.val=300000",
+    "es_manager.val.env_groups=256",
+    "es_manager.val.group_size=1",
+    *sys.argv[4:],
 )
+cfg = load_config(preset, settings)
 cfg = with_precision(cfg, precision_of(cfg))
-device = torch.device("cpu")
+device = setup.pick_device(cfg)
 model, template = load_actor(cfg, checkpoint, device)
 moves = LearnedMoves(local_engine(cfg, model.eval(), template, device), template)
 worker = setup.make_worker(cfg, None, mode="base")
@@ -58,7 +69,7 @@ for number, spec in enumerate(
         )
     )
 limits = [cfg.custom_envs[puzzle.spec.tag].max_actions_per_traj for puzzle in puzzles]
-# One call for all states, and one for each further action, because few large batches are faster than many small ones.
+# One call for all states, because few large batches are faster than many small ones.
 asked = [(puzzle, key) for puzzle in puzzles for key in puzzle.true]
 with torch.inference_mode():
     predicted = moves.expand(asked)
@@ -80,6 +91,8 @@ right = sum(
     for (puzzle, key), found in zip(asked, predicted, strict=True)
 )
 result = {
+    "preset": preset,
+    "settings": settings,
     "moves": total,
     "move_right": round(right / total, 4),
     **{
