@@ -71,6 +71,21 @@ def test_without_its_marks_a_search_is_one_of_the_format_search(seed: int):
     assert FORMAT.written(searched(env), env).replace(" new", "") == plain.written(other, env)
 
 
+def test_a_text_that_was_cut_off_has_no_wrong_status():
+    env = lake(BOARD)
+    score = FORMAT.score(EXAMPLE[:60], FORMAT.reference(env), env, complete=False)
+    assert score is not None and score.failure == "over_limit"
+
+
+def test_a_mark_follows_the_state_that_a_letter_pushes_to():
+    env = make_env("hidden_dynamics_lake", {"min_moves": 3})
+    env.reset(seed=3)
+    text = FORMAT.written(searched(env), env)
+    assert text.startswith("21: Left31 new Down20a>30 new Right11e>12 new Up22e>23 new ; 31 30")
+    score = FORMAT.score(text, FORMAT.reference(env), env, complete=True)
+    assert score is not None and score.failure == ""
+
+
 def test_marks_are_statuses_among_the_parts_of_a_line():
     line = EXAMPLE.split("\n")[0]
     statuses = [line[begin:end] for kind, begin, end in FORMAT.line_parts(line) if kind == "status"]

@@ -289,6 +289,11 @@ class SeenHoles(FrozenLake):
         return super().state_outcome().replace("hole", "seen")
 
 
+class NewHoles(FrozenLake):
+    def state_outcome(self):
+        return super().state_outcome().replace("hole", "new")
+
+
 class OneNameAtBothEnds(FrozenLake):
     def state_key(self):
         ends = self.state_outcome() == GOAL or super().state_key() == super().key_of_text(
@@ -339,6 +344,10 @@ class SpelledStatus(OtherLabels):
         (
             SeenHoles,
             "SeenHoles.state_outcome returns 'seen', which tells whether a state was found before",
+        ),
+        (
+            NewHoles,
+            "NewHoles.state_outcome returns 'new', which tells whether a state was found before",
         ),
         (OneNameAtBothEnds, "gives the name 'end' to states with the outcomes '' and 'goal'"),
         (EmptyKeys, "EmptyKeys has the state_key ''"),
