@@ -1,6 +1,6 @@
 # Each target works as the first command on a fresh clone: it installs what it needs into .venv first.
 #   make install         .venv with the tested versions and nothing else (1.8 GB, a few minutes); HASHES=1 checks their hashes
-#   make demo            SPA and plain PPO with the bundled model; seven to eleven minutes on two cores with bfloat16, else half an hour
+#   make demo            SPA and plain PPO with the bundled model; ten minutes on two cores with bfloat16, else half an hour
 #   make smollm2         fetch SmolLM2-135M-Instruct (100 MB), where model_path=smollm2 finds it
 #   make smol            written search and its baseline with SmolLM2 on the 4x4 lake; one seed, 70 minutes, resumes
 #   make test            all tests that need nothing beyond .venv
