@@ -6,6 +6,7 @@ import pytest
 from spa.envs.registry import make_env
 from spa.formats.base import SearchScore
 from spa.formats.registry import format_of
+from spa.formats.search import FORMAT as PLAIN
 from spa.formats.search import explore, run_search
 from spa.formats.search_marked import FORMAT
 from spa_sweeps.methods import METHODS
@@ -66,9 +67,8 @@ def test_a_wrong_mark_counts_as_a_wrong_status(right: str, wrong: str):
 @pytest.mark.parametrize("seed", range(12))
 def test_without_its_marks_a_search_is_one_of_the_format_search(seed: int):
     env = lake(seed=seed)
-    plain = format_of("search")
-    other = run_search(plain.searching(env.state_key(), env), lambda key: explore(env)[0][key])
-    assert FORMAT.written(searched(env), env).replace(" new", "") == plain.written(other, env)
+    other = run_search(PLAIN.searching(env.state_key(), env), lambda key: explore(env)[0][key])
+    assert FORMAT.written(searched(env), env).replace(" new", "") == PLAIN.written(other, env)
 
 
 def test_a_text_that_was_cut_off_has_no_wrong_status():
