@@ -24,13 +24,11 @@ import torch
 from spa.config.load import load_config
 from spa.engines.local import local_engine
 from spa.envs.reference import policy_success
-from spa.formats.search import explore
 from spa.models.build import load_actor
 from spa.models.precision import precision_of, with_precision
 from spa.planning.dynamics import LearnedMoves, Puzzle, reachable
 from spa.recipes import setup
-from spa.seeds import stream
-from spa_author.measure import Plans
+from spa_author.measure import Plans, puzzle_at_start
 from spa_sweeps.methods import method
 
 preset, checkpoint, output = sys.argv[1:4]
@@ -54,20 +52,7 @@ for number, spec in enumerate(
 ):
     look = worker.peek_reset(spec)
     assert look is not None
-    true, copies = explore(look.env)
-    puzzles.append(
-        Puzzle(
-            number=number,
-            spec=spec,
-            puzzle_hash=look.hash,
-            env=look.env,
-            true=true,
-            copies=copies,
-            text=look.env.state_text(cfg.state_text),
-            turn=1,
-            rng=stream(cfg.seed.val, "plan_outside", number),
-        )
-    )
+    puzzles.append(puzzle_at_start(cfg, number, spec, look))
 limits = [cfg.custom_envs[puzzle.spec.tag].max_actions_per_traj for puzzle in puzzles]
 # One call for all states, because few large batches are faster than many small ones.
 asked = [(puzzle, key) for puzzle in puzzles for key in puzzle.true]

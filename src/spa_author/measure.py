@@ -20,6 +20,7 @@ from spa.engines.local import local_engine
 from spa.envs.base import StateText, TextEnv
 from spa.envs.cards import card_with
 from spa.envs.limits import boundary
+from spa.envs.pool import EpisodeSpec
 from spa.envs.reference import policy_success
 from spa.examples.moves import moves_config
 from spa.examples.source import Puzzles, source_of
@@ -36,6 +37,7 @@ from spa.recipes.selfplay import nothing_usable
 from spa.recipes.sft import Learner
 from spa.recipes.sft_run import load_model, make_learner
 from spa.recipes.sft_updates import teacher_forced_accuracy, token_batch, update
+from spa.rollout.worker import ResetPreview
 from spa.seeds import stream
 from spa.training.update import score_logprobs
 from spa.types import Metrics, SamplingParams, SFTExample
@@ -327,21 +329,10 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
             if look is None:
                 continue
             try:
-                true, copies = explore(look.env)
+                puzzle = puzzle_at_start(cfg, number, spec, look)
             except ValueError as error:  # such as too many states in this puzzle alone
                 reason = str(error)
                 continue
-            puzzle = Puzzle(
-                number=number,
-                spec=spec,
-                puzzle_hash=look.hash,
-                env=look.env,
-                true=true,
-                copies=copies,
-                text=look.env.state_text(cfg.state_text),
-                turn=1,
-                rng=stream(cfg.seed.val, "measure/state", number),
-            )
             plans = Plans(moves, puzzle, until)
             game = partial(policy_success, limit=found.max_actions, rng=puzzle.rng)
             wins = [game(look.env.clone(), plans.search)]
@@ -356,6 +347,23 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
     found.puzzles = len(won)
     means = [sum(map(bool, wins)) / len(won) for wins in zip(*won, strict=True)]
     found.search, found.search_ahead = [*means, None][:2]
+
+
+def puzzle_at_start(cfg: Config, number: int, spec: EpisodeSpec, look: ResetPreview) -> Puzzle:
+    """Return the puzzle of a validation episode, in its start state. Raises ValueError if its
+    states cannot be explored."""
+    true, copies = explore(look.env)
+    return Puzzle(
+        number=number,
+        spec=spec,
+        puzzle_hash=look.hash,
+        env=look.env,
+        true=true,
+        copies=copies,
+        text=look.env.state_text(cfg.state_text),
+        turn=1,
+        rng=stream(cfg.seed.val, "measure/state", number),
+    )
 
 
 @dataclass(frozen=True, slots=True)
