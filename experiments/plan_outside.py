@@ -18,13 +18,11 @@ import sys
 from functools import partial
 from math import inf
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from spa.config.load import load_config
-from spa.engines.local import local_engine
 from spa.envs.reference import policy_success
-from spa.models.build import load_actor
+from spa.examples.search import make_dynamics
 from spa.models.precision import precision_of, with_precision
 from spa.planning.dynamics import LearnedMoves, Puzzle, reachable
 from spa.recipes import setup
@@ -42,9 +40,8 @@ settings = (
 )
 cfg = load_config(preset, settings)
 cfg = with_precision(cfg, precision_of(cfg))
-device = setup.pick_device(cfg)
-model, template = load_actor(cfg, checkpoint, device)
-moves = LearnedMoves(local_engine(cfg, model.eval(), template, device), template)
+moves = make_dynamics(cfg)
+assert isinstance(moves, LearnedMoves)
 worker = setup.make_worker(cfg, None, mode="base")
 puzzles = list[Puzzle]()
 for number, spec in enumerate(
@@ -56,20 +53,19 @@ for number, spec in enumerate(
 limits = [cfg.custom_envs[puzzle.spec.tag].max_actions_per_traj for puzzle in puzzles]
 # One call for all states, because few large batches are faster than many small ones.
 asked = [(puzzle, key) for puzzle in puzzles for key in puzzle.true]
-with torch.inference_mode():
-    predicted = moves.expand(asked)
-    reachable(puzzles, limits, moves)
-    rows = list[dict[str, object]]()
-    for puzzle, limit in zip(puzzles, limits, strict=True):
-        plans = Plans(moves, puzzle, inf)
-        play = partial(policy_success, limit=limit, rng=puzzle.rng)
-        rows.append(
-            {
-                "puzzle_hash": puzzle.puzzle_hash,
-                "search": bool(play(puzzle.env.clone(), plans.search)),
-                "look_ahead": bool(play(puzzle.env.clone(), plans.look_ahead)),
-            }
-        )
+predicted = moves.expand(asked)
+reachable(puzzles, limits, moves)
+rows = list[dict[str, Any]]()
+for puzzle, limit in zip(puzzles, limits, strict=True):
+    plans = Plans(moves, puzzle, inf)
+    play = partial(policy_success, limit=limit, rng=puzzle.rng)
+    rows.append(
+        {
+            "puzzle_hash": puzzle.puzzle_hash,
+            "search": bool(play(puzzle.env.clone(), plans.search)),
+            "look_ahead": bool(play(puzzle.env.clone(), plans.look_ahead)),
+        }
+    )
 total = sum(len(puzzle.true[key]) for puzzle, key in asked)
 right = sum(
     len(set(puzzle.true[key]) & set(found or ()))
@@ -81,7 +77,7 @@ result = {
     "moves": total,
     "move_right": round(right / total, 4),
     **{
-        name: round(sum(bool(row[name]) for row in rows) / len(rows), 4)
+        name: round(sum(row[name] for row in rows) / len(rows), 4)
         for name in ("search", "look_ahead")
     },
     "puzzles": rows,
