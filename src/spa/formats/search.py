@@ -126,14 +126,14 @@ class OpenStates:
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """Return the status of a move from `key` to `after`: `outcome` if there is one, `seen` for
-        a known state, or ""."""
+        a known state, or "". Formats that name new states return `new` instead of ""."""
         # The outcome takes precedence: a hole that was found before has the status hole again, not
         # seen.
         return outcome or (SEEN if after in self.paths else "")
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
         """Record the state that a move led to, and queue it if it is new."""
-        if status:
+        if status not in ("", NEW):
             return
         self.paths[after] = path
         # At the depth limit, a state is found but never expanded.

@@ -16,10 +16,6 @@ class MarkedStates(OpenStates):
         """Return the status of a move: the outcome, `seen`, or `new`."""
         return super().status(key, after, outcome) or NEW
 
-    def add(self, after: str, path: tuple[str, ...], status: str) -> None:
-        """Record a new state, and queue it."""
-        super().add(after, path, "" if status == NEW else status)
-
 
 class MarkedSearch(BreadthFirst):
     """Format whose thoughts are a breadth-first search that names new states."""
