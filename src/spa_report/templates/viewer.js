@@ -505,7 +505,7 @@ function writtenTree(lines) {
   lines.forEach((line) => line.moves.forEach((move) => { if (!first.has(move[1])) first.set(move[1], move); }));
   const below = (line) => line.moves.map((move) => {
     const [action, key, status] = move;
-    const next = first.get(key) === move && known.has(key) ? known.get(key) : null;
+    const next = first.get(key) === move ? known.get(key) : null;
     const dull = status && status !== "new" && !next;
     return make("li", {}, make("span", { class: "node " + (status === "goal" ? "chosen" : dull ? "dull" : "") }, make("span", { class: "soft", text: action + " " }), make("b", { text: key }), status ? make("span", { class: "soft", text: " " + status }) : null),
       next ? make("ul", {}, ...below(next)) : null);
