@@ -86,8 +86,8 @@ def conversation(
 ) -> Conversation:
     """Estimate a typical conversation of the first training tag, assuming that every episode plays
     all its turns. Prompts are measured on the first puzzle, with `characters` characters per token.
-    A response has at most `longest` tokens. Raises ConfigError
-    if the environment cannot be created."""
+    A response has at most `longest` tokens. Raises ConfigError if the environment cannot be
+    created."""
     tag = cfg.es_manager.train.env_configs.tags[0]
     spec = cfg.custom_envs[tag]
     turns = cfg.max_turn(tag)

@@ -635,8 +635,7 @@ def _views(plan: Plan) -> list[StageView]:
 def _handle_existing_stages(plan: Plan) -> None:
     """Archive existing stages, including linked ones, that were made with other settings, and log a
     warning. If the run does not start from scratch, raise ConfigError instead. Links to incomplete
-    stages are removed. Differences
-    that change only the last digits of results are logged once."""
+    stages are removed. Differences that change only the last digits of results are logged once."""
     # Both ends of a link are checked, because either folder may contain other work.
     stages = {task.folder: task.fingerprint for task in plan.tasks}
     for task in plan.linked:

@@ -26,8 +26,7 @@ def estimators_arguments(parser: argparse.ArgumentParser) -> None:
 
 def estimators(options: argparse.Namespace) -> int:
     """Print the tables of the estimators' bias and noise. Enumerating all episodes takes a few
-    seconds and needs no model. Raises
-    ConfigError if the group size is out of range."""
+    seconds and needs no model. Raises ConfigError if the group size is out of range."""
     if not 2 <= options.group_size <= MOST_IN_A_GROUP:
         raise ConfigError(
             f"--group-size is {options.group_size}. Give a number from 2 to {MOST_IN_A_GROUP}."
