@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # One arm on a board that must be learned, on one core: single moves, examples, SFT, evaluation by sampling and greedily.
-#   MOVES=true|permuted|none|WORLD experiments/learned_world.sh PRESET ARM SEED [KEY=VALUE...]
+#   MOVES=true|permuted|without_way|none|WORLD experiments/learned_world.sh PRESET ARM SEED [KEY=VALUE...]
 # PRESET: smol_hidden_lake and others whose examples are written searches. ARM: a method of `spa compare`; the examples of
 # `search_model` follow from the model's own moves, those of the others from copies of the game.
 # MOVES: the single moves on which the model is fine-tuned first. true (default): random play. permuted: the same questions,
-# with next states permuted among them. none: it starts from the preset's model. WORLD: random play in the hidden lake's
+# with next states permuted among them. without_way: the same moves without what they pass. none: it starts from the preset's model. WORLD: random play in the hidden lake's
 # world of that number. Arms with the same moves start from the same checkpoint, and train on the same puzzles.
 # Run it again to resume. RUNS is the folder of the runs (default: runs/learned-world), EPOCHS the passes over the examples
 # (default: 1), PUZZLES the development puzzles (default: 256). EVAL_SET=NAME opens an evaluation set in place of them.
@@ -45,13 +45,14 @@ if [ "$moves" != none ]; then
     )
   fi
   one=("$python" -m spa run "$preset" "${common[@]}" "${rounds[@]}")
-  if [ "$moves" = permuted ]; then data=$runs/$preset-moves-true-$seed/data; fi
+  changed=$here/${moves}_moves.py
+  if [ -f "$changed" ]; then data=$runs/$preset-moves-true-$seed/data; fi
   # A stage alone belongs to the first round: the single moves.
   "${one[@]}" --stages selfplay "generate.output_dir=$data"
   files=()
-  if [ "$moves" = permuted ]; then
-    "$python" "$here/permuted_moves.py" "$data" "$first/permuted" "$seed"
-    files=("sft.data.train_files=$first/permuted/wm_train.parquet" "sft.data.val_files=$first/permuted/wm_val.parquet")
+  if [ -f "$changed" ]; then
+    "$python" "$changed" "$data" "$first/changed" "$seed"
+    files=("sft.data.train_files=$first/changed/wm_train.parquet" "sft.data.val_files=$first/changed/wm_val.parquet")
   fi
   "${one[@]}" --stages sft "generate.output_dir=$data" "trainer.run_dir=$first" "${files[@]}"
   model=$(ls -d "$first"/sft/global_step_* | sort -V | tail -n 1)

@@ -9,12 +9,14 @@ predicted state; it avoids predictions that no copy has. A puzzle is lost if no 
 one answer for a state is unreadable.
 
 OUTPUT, a JSON file, gets whether each puzzle is won, and the share of right moves in all states that
-the start can lead to: the cell, and the letter on the way. The puzzles are the 256 development
-puzzles from seed 300,000, as in `learned_world.sh`. For games with few states.
+the start can lead to: of the cells alone (`state_right`), and of the cells and the letters on the way
+(`move_right`). The puzzles are the 256 development puzzles from seed 300,000, as in
+`learned_world.sh`. For games with few states.
 """
 
 import json
 import sys
+from collections.abc import Iterable
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 from spa.config.load import load_config
 from spa.envs.reference import policy_success
 from spa.examples.search import make_dynamics
+from spa.formats.search import Successor, state_of
 from spa.models.precision import precision_of, with_precision
 from spa.planning.dynamics import LearnedMoves, Puzzle, reachable
 from spa.recipes import setup
@@ -66,16 +69,25 @@ for puzzle, limit in zip(puzzles, limits, strict=True):
             "look_ahead": bool(play(puzzle.env.clone(), plans.look_ahead)),
         }
     )
+
+
+def cells(moves: Iterable[Successor]) -> set[tuple[str, str]]:
+    """Each action with the cell that it leads to."""
+    return {(action, state_of(target)) for action, target, _ in moves}
+
+
 total = sum(len(puzzle.true[key]) for puzzle, key in asked)
-right = sum(
-    len(set(puzzle.true[key]) & set(found or ()))
-    for (puzzle, key), found in zip(asked, predicted, strict=True)
-)
+answers = [
+    (puzzle.true[key], found or ()) for (puzzle, key), found in zip(asked, predicted, strict=True)
+]
 result = {
     "preset": preset,
     "settings": settings,
     "moves": total,
-    "move_right": round(right / total, 4),
+    "move_right": round(sum(len({*true} & {*found}) for true, found in answers) / total, 4),
+    "state_right": round(
+        sum(len(cells(true) & cells(found)) for true, found in answers) / total, 4
+    ),
     **{
         name: round(sum(row[name] for row in rows) / len(rows), 4)
         for name in ("search", "look_ahead")
