@@ -31,6 +31,9 @@ from spa_bench.reference.hidden_lake import (
     learn_world,
 )
 from spa_bench.reference.labels import (
+    CENTRED_HIDDEN,
+    centred_network,
+    label_all_states,
     make_labels,
     nearest_neighbour,
     network,
@@ -52,7 +55,8 @@ from spa_games.sudoku import Sudoku
 SAMPLES = 8
 """Episodes of each policy on each puzzle; of policies without chance 1."""
 LABELS = 1600
-"""Right actions, as many as `actions_only` is trained on. No label is of a measured puzzle."""
+"""Right actions, as many as `actions_only` is trained on; `…_all_states` learn from all states of
+as many puzzles. No label is of a measured puzzle."""
 MOVES = 1600
 """Random moves of the counted table."""
 
@@ -173,9 +177,13 @@ LEARNERS: dict[str, dict[str, Learner]] = {
     },
 }
 """Policies that learn before they play, again for each of the `SAMPLES` samples."""
-ELIMINATION = {"elimination": 1, "elimination_kept_over_16_episodes": 16}
+ELIMINATION = {
+    "elimination": (1, False),
+    "elimination_no_action_as_named": (1, True),
+    "elimination_kept_over_16_episodes": (16, False),
+}
 """Learners inside the episodes of a HiddenDynamicsLake: the number of episodes after which they
-forget."""
+forget, and whether they know that no action does what its name says."""
 
 
 def measure(board: Board) -> dict[str, Any]:
@@ -217,8 +225,8 @@ def measure(board: Board) -> dict[str, Any]:
                     by_sample[name][sample].append(bool(result))
     by_episode = dict[str, list[float]]()
     if isinstance(env, HiddenDynamicsLake):
-        for name, episodes in ELIMINATION.items():
-            by_sample[name], by_episode[name] = eliminate(env, board.cap, texts, episodes)
+        for name, (episodes, renamed) in ELIMINATION.items():
+            by_sample[name], by_episode[name] = eliminate(env, board.cap, texts, episodes, renamed)
             wins[name] = [sum(won) for won in zip(*by_sample[name], strict=True)]
     rates = {
         name: [count / SAMPLES for count in counts]
@@ -253,7 +261,7 @@ def measure(board: Board) -> dict[str, Any]:
 
 
 def eliminate(
-    env: HiddenDynamicsLake, cap: int, texts: Sequence[str], episodes: int
+    env: HiddenDynamicsLake, cap: int, texts: Sequence[str], episodes: int, renamed: bool
 ) -> tuple[list[list[bool]], list[float]]:
     """Play the puzzles in random order by elimination of worlds, which begins again after every
     `episodes` puzzles. Returns success per sample and puzzle, and the success of each episode's number
@@ -263,10 +271,10 @@ def eliminate(
     for sample in range(SAMPLES):
         rng = stream(episodes, "reference/elimination", sample)
         won = [False] * len(texts)
-        beliefs = all_worlds()
+        beliefs = all_worlds(renamed=renamed)
         for number, puzzle in enumerate(rng.permutation(len(texts))):
             if number % episodes == 0:
-                beliefs = all_worlds()
+                beliefs = all_worlds(renamed=renamed)
             env.reset(seed=0, options={"board": texts[puzzle]})
             won[puzzle], beliefs = elimination_episode(env, beliefs, cap, rng)
             by_number[number % episodes].append(won[puzzle])
@@ -286,11 +294,17 @@ def learned_wins(board: Board, env: TextEnv, held_out: Sequence[str]) -> dict[st
 
     labels = make_labels(env, LABELS, cap=board.cap, seed=0, held_out=held_out)
     hidden = board.env_type == "hidden_dynamics_lake"
+    symbols = "ABCDE" if hidden else "P"
     players = {
-        "nearest_neighbour": nearest_neighbour(labels, "ABCDE" if hidden else "P"),
+        "nearest_neighbour": nearest_neighbour(labels, symbols),
         "network_1_epoch": network(labels, epochs=1, seed=0),
         "network_30_epochs": network(labels, epochs=30, seed=0),
     }
+    states = label_all_states(env, LABELS, seed=0, held_out=held_out)
+    for name, units in (("linear", 0), ("network", CENTRED_HIDDEN)):
+        players[f"{name}_centred_all_states"] = centred_network(
+            states, hidden=units, seed=0, players=symbols
+        )
     # The letters' pushes have directions of their own, so that a turned board is another puzzle.
     if not hidden:
         turned = network(with_symmetries(labels), epochs=30, seed=0)

@@ -13,6 +13,8 @@ from spa_bench.reference.hidden_lake import (
 )
 from spa_bench.reference.labels import (
     Label,
+    centred_network,
+    label_all_states,
     make_labels,
     nearest_neighbour,
     network,
@@ -67,6 +69,34 @@ def test_players_play_what_they_were_shown():
             env.reset(seed=seed)
             wins.append(player_success(env, play, 8))
         assert np.mean(wins) > 0.6
+
+
+def test_labels_of_all_states_have_every_best_action():
+    env = lake()
+    labels = label_all_states(env, 20, seed=0, held_out=())
+    assert max(len(label.actions) for label in labels) > 1
+    for label in labels:
+        env.reset(seed=0, options={"board": label.grid})
+        steps = env.optimal_steps()
+        better = []
+        for action in env.action_names():
+            twin = env.clone()
+            twin.step(action)
+            better += [action] * (twin.optimal_steps() == steps - 1)
+        assert label.actions == tuple(better)
+
+
+def test_a_centred_network_learns_what_a_hidden_lake_needs():
+    env = HiddenDynamicsLake(min_moves=3)
+    labels = label_all_states(env, 300, seed=0, held_out=())
+    wins = {}
+    for hidden in (0, 64):
+        play = centred_network(labels, hidden=hidden, seed=0, players="ABCDE")
+        wins[hidden] = 0
+        for seed in range(40):
+            env.reset(seed=seed)
+            wins[hidden] += player_success(env, play, 6)
+    assert min(wins.values()) > 12  # 2 of 40 at random
 
 
 def test_a_table_counted_from_random_moves_solves_lakes():
@@ -190,3 +220,6 @@ def test_elimination_keeps_the_true_world_and_learns_it_in_a_few_episodes():
         assert (beliefs.pushes[same] == [PUSHES.index(push) for push in pushes]).all(axis=1).any()
     assert len(beliefs.turns) == 1
     assert all(won[-6:])
+    renamed = all_worlds(renamed=True)
+    assert len(renamed.turns) == 9 * 120
+    assert (renamed.turns == turns).all(axis=1).sum() == 120

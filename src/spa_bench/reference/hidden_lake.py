@@ -133,10 +133,15 @@ class Beliefs:
         return Beliefs(self.turns[possible], self.pushes[possible])
 
 
-def all_worlds() -> Beliefs:
-    """All worlds in which no two actions have the same direction, and no two letters the same
-    push."""
-    pairs = [*product(permutations(range(len(TURNS))), permutations(range(len(PUSHES))))]
+def all_worlds(*, renamed: bool = False) -> Beliefs:
+    """All worlds in which no two actions have the same direction, and no two letters the same push.
+    With `renamed`, only those in which no action moves in the direction of its name."""
+    orders = [
+        order
+        for order in permutations(range(len(TURNS)))
+        if not renamed or all(turn != index for index, turn in enumerate(order))
+    ]
+    pairs = [*product(orders, permutations(range(len(PUSHES))))]
     return Beliefs(np.array([turns for turns, _ in pairs]), np.array([push for _, push in pairs]))
 
 

@@ -1,18 +1,23 @@
-"""Imitation of optimal play without a language model: a nearest neighbour and a small network.
-For a fair comparison, callers give them the number of correct actions that another method sees.
+"""Imitation of optimal play without a language model: a nearest neighbour and small networks.
 
-A label is the first optimal action in a state, at the start of a puzzle or after some random
-actions. States are one-hot encoded characters of the grid.
+For a fair comparison, callers give `nearest_neighbour` and `network` the number of correct actions
+that another method sees. A `Label` is the first optimal action in a state, at the start of a puzzle
+or after some random actions. Networks read one-hot encoded characters of the grid.
+
+`centred_network` is the strongest: it learns from all states of as many puzzles, with all optimal
+actions of each (`AllActions`), and reads grids that are centred on the player.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
+from spa.formats.search import GOAL, explore, state_of
 from spa.seeds import stream, stream_seed, torch_stream
 from spa_bench.reference.puzzles import different_puzzles
 
@@ -21,6 +26,13 @@ START_SHARE = 0.6
 HIDDEN = 256
 LEARNING_RATE = 3e-3
 BATCH = 32
+
+CENTRED_EPOCHS = 10
+CENTRED_HIDDEN = 384
+CENTRED_LEARNING_RATE = 2e-3
+CENTRED_BATCH = 64
+DROPOUT = 0.4
+WEIGHT_DECAY = 0.1
 
 Player = Callable[[str], str]
 """A function that chooses the action for a grid."""
@@ -54,6 +66,39 @@ def make_labels(
         best = () if over else env.expert_actions(1)
         if best:
             labels.append(Label(env.state_text("grid"), best[0]))
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class AllActions:
+    """A grid and all optimal actions in it."""
+
+    grid: str
+    actions: tuple[str, ...]
+
+
+def label_all_states(
+    env: TextEnv, puzzles: int, *, seed: int, held_out: Collection[str]
+) -> list[AllActions]:
+    """Label all states of different puzzles from which the goal can be reached. The puzzles are
+    those of `make_labels` and not in `held_out` (content hashes)."""
+    labels = list[AllActions]()
+    for _ in islice(
+        different_puzzles(env, seed=seed, purpose="labels", held_out=held_out), puzzles
+    ):
+        true, copies = explore(env)
+        steps = {key: copy.optimal_steps() for key, copy in copies.items()}
+        for key, copy in copies.items():
+            if steps[key] is None:
+                continue
+            left = {
+                action: 0 if outcome == GOAL else steps.get(state_of(target))
+                for action, target, outcome in true[key]
+                if outcome in ("", GOAL)
+            }
+            best = min(count for count in left.values() if count is not None)
+            actions = tuple(action for action, count in left.items() if count == best)
+            labels.append(AllActions(copy.state_text("grid"), actions))
     return labels
 
 
@@ -93,6 +138,58 @@ def _view(grid: str, players: str) -> np.ndarray:
     left = size - 1 - col
     view[top : top + size, left : left + size] = [[*line] for line in grid.split("\n")]
     return view.ravel()
+
+
+def centred_network(
+    labels: Sequence[AllActions], *, hidden: int, seed: int, players: str
+) -> Player:
+    """Train a network with `hidden` hidden units, or a linear classifier if `hidden` is 0. Boards
+    must be square with one player, whose symbol is one of `players`. Returns a player that takes
+    the most probable action."""
+    actions = sorted({action for label in labels for action in label.actions})
+
+    # A letter is the same cell with and without the player, so the case is dropped.
+    views = np.char.lower(np.array([_view(label.grid, players) for label in labels]))
+    symbols = np.unique(views)
+
+    def features(views: np.ndarray) -> torch.Tensor:
+        codes = views[:, :, None] == symbols
+        return torch.tensor(codes.reshape(len(views), -1), dtype=torch.float32)
+
+    inputs = features(views)
+    targets = torch.tensor(
+        [[action in label.actions for action in actions] for label in labels], dtype=torch.float32
+    )
+    targets = targets / targets.sum(dim=1, keepdim=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "labels/centred"))
+        model = (
+            torch.nn.Sequential(
+                torch.nn.Linear(inputs.shape[1], hidden),
+                torch.nn.ReLU(),
+                torch.nn.Dropout(DROPOUT),
+                torch.nn.Linear(hidden, len(actions)),
+            )
+            if hidden
+            else torch.nn.Linear(inputs.shape[1], len(actions))
+        )
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=CENTRED_LEARNING_RATE, weight_decay=WEIGHT_DECAY
+        )
+        for _ in range(CENTRED_EPOCHS):
+            for rows in torch.randperm(len(labels)).split(CENTRED_BATCH):
+                loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    model.eval()
+
+    @torch.no_grad()
+    def play(grid: str) -> str:
+        view = np.char.lower(_view(grid, players)[None])
+        return actions[int(model(features(view)).argmax())]
+
+    return play
 
 
 def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
