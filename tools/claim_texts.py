@@ -15,7 +15,7 @@ from results import RESULTS, read, read_lines, records
 from search_curves import ARMS, over_distance
 
 from spa.evaluation.passk import pass_at_k
-from spa.evaluation.statistics import paired_by_puzzle, seeds_interval
+from spa.evaluation.statistics import paired_by_puzzle, rate_interval, seeds_interval
 from spa_bench.leaderboard.tables import markdown
 from spa_bench.paper.verdicts import MARGIN
 
@@ -1217,6 +1217,79 @@ def reference() -> Iterator[Claim]:
     yield "README.md", f"a look-ahead wins {large['look_ahead']}"
 
 
+def hidden_lake() -> Iterator[Claim]:
+    """Policies and SmolLM2 on the lake whose rules no prompt tells."""
+    run = "smol_hidden_lake"
+
+    def examples(name: str) -> str:
+        steps = read_lines("learned-world", f"{run}-{name}.jsonl")
+        return figure(sum(step["train/examples"] for step in steps))
+
+    labels = examples("actions_only-none-1-1")
+    searches = examples("search_marked_model-true-1-1")
+    known = board("hidden-lake-4x4")
+    for policy, text in (
+        ("random", "random actions | nothing"),
+        ("ordinary_plan", "the ordinary lake | nothing"),
+        ("elimination", "its episode; it knows which facts there are"),
+        ("nearest_neighbour", f"{labels} right actions"),
+        ("network_centred_all_states", f"all best actions of all states of {labels} puzzles"),
+        ("look_ahead", "look-ahead in the true world | a simulator"),
+        (
+            "factored_counts_search_40_moves",
+            f"{figure(40)} random moves; they know which facts there are",
+        ),
+    ):
+        yield PAGE, f"{text} | {cell(known[policy])} |"
+    network = percent(known["network_centred_all_states"]["mean"])
+    yield PAGE, f"a network wins {network} % without a world"
+    outside = {
+        name: load(f"learned-world/plan-outside-{name}-2.json")
+        for name in ("true", "1", "without_way")
+    }
+    won = {
+        name: asdict(rate_interval([[puzzle["search"] for puzzle in found["puzzles"]]], seed=0))
+        for name, found in outside.items()
+    }
+    for name, text in (
+        ("true", "search outside | {} random moves"),
+        ("1", "another world | {} random moves there"),
+        ("without_way", "that they pass | {} random moves"),
+    ):
+        text = text.format(examples(f"moves-{name}-2"))
+        yield PAGE, f"{text} | {cell(won[name])} |"
+    count = figure(len(outside["true"]["puzzles"]))
+    true, other = (percent(won[name]["mean"]) for name in ("true", "1"))
+    without = percent(won["without_way"]["mean"])
+    yield PAGE, f"wins {true} % of {count} puzzles, with those of another world {other} %."
+    yield PAGE, f"A network that imitates right actions wins {network} %."
+    yield "README.md", f"wins {true} % of {count} puzzles, with those of another world {other} %"
+    yield "README.md", f"a network on right actions wins {network} %."
+    yield (
+        "README.md",
+        f"{true} %; with moves of another world {other} %, without the cell on the way {without} %",
+    )
+    counters = percent(known["factored_counts_search_40_moves"]["mean"])
+    yield (
+        "README.md",
+        f"on right actions wins {network} %, nine counters with search {counters} from {figure(40)} moves",
+    )
+    right = percent(outside["without_way"]["state_right"])
+    yield PAGE, f"Without it, {right} % of the predicted cells"
+    reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
+    policies = figure(reference["puzzles"])
+    yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
+    for name, text in (
+        (
+            "search_marked_model-true-1-1",
+            f"{examples('moves-true-1')} random moves, {searches} searches of its own predictions",
+        ),
+        ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
+    ):
+        (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
+        yield PAGE, f"{text} | {cell(found['pass@1'])} |"
+
+
 FINDINGS = (
     ("SPA beats state-estimation RL", "Sokoban", "spa", "vanilla"),
     ("state-estimation RL beats vanilla RL", "Sokoban", "vanilla", "vanilla_grid"),
@@ -1311,4 +1384,5 @@ def every_claim() -> list[Claim]:
         *perplexity(),
         *smollm2_page(),
         *reference(),
+        *hidden_lake(),
     ]

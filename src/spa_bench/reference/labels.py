@@ -161,8 +161,10 @@ def centred_network(
         [[action in label.actions for action in actions] for label in labels], dtype=torch.float32
     )
     targets = targets / targets.sum(dim=1, keepdim=True)
+    generator = torch_stream(seed, "labels/centred")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "labels/centred"))
+        # Dropout has no generator of its own.
+        torch.manual_seed(stream_seed(seed, "labels/centred weights"))
         model = (
             torch.nn.Sequential(
                 torch.nn.Linear(inputs.shape[1], hidden),
@@ -177,7 +179,7 @@ def centred_network(
             model.parameters(), lr=CENTRED_LEARNING_RATE, weight_decay=WEIGHT_DECAY
         )
         for _ in range(CENTRED_EPOCHS):
-            for rows in torch.randperm(len(labels)).split(CENTRED_BATCH):
+            for rows in torch.randperm(len(labels), generator=generator).split(CENTRED_BATCH):
                 loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
                 optimizer.zero_grad()
                 loss.backward()
