@@ -67,9 +67,13 @@ settings+=("trainer.run_dir=$runs/$name")
 mkdir -p "$results"
 "$python" -m spa run "$preset" --stages selfplay,sft "${settings[@]}" "sft.trainer.total_training_steps=$((steps * epochs))"
 sft=$runs/$name/sft
-played=(--puzzles "$puzzles")
-if [ -n "${EVAL_SET:-}" ]; then played=(--eval-set "$EVAL_SET"); fi
-"$python" -m spa eval "$sft" --config "$preset" "${settings[@]}" "${played[@]}" --samples 2 --output "$results/$name-sampled.json"
-"$python" -m spa eval "$sft" --config "$preset" "${settings[@]}" "${played[@]}" --samples 1 \
-  actor_rollout_ref.rollout.val_kwargs.do_sample=false --output "$results/$name-greedy.json"
 cp "$sft/metrics.jsonl" "$results/$name.jsonl"
+played=("$python" -m spa eval "$sft" --config "$preset" "${settings[@]}")
+if [ -n "${EVAL_SET:-}" ]; then
+  # Samples and the names of the results are fixed.
+  "${played[@]}" --eval-set "$EVAL_SET"
+  exit
+fi
+"${played[@]}" --puzzles "$puzzles" --samples 2 --output "$results/$name-sampled.json"
+"${played[@]}" --puzzles "$puzzles" --samples 1 actor_rollout_ref.rollout.val_kwargs.do_sample=false \
+  --output "$results/$name-greedy.json"

@@ -1279,15 +1279,34 @@ def hidden_lake() -> Iterator[Claim]:
     reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
     policies = figure(reference["puzzles"])
     yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
+    written = "search_paths_model-true-1-2"
     for name, text in (
         (
             "search_marked_model-true-1-1",
             f"{examples('moves-true-1')} random moves, {searches} searches of its own predictions",
         ),
+        (
+            written,
+            f"{examples('moves-true-2')} random moves, {examples(written)} searches of its own predictions",
+        ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
         (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
         yield PAGE, f"{text} | {cell(found['pass@1'])} |"
+    won_by_network = dict(
+        zip(
+            reference["puzzle_hashes"],
+            reference["wins_without_chance"]["network_centred_all_states"],
+            strict=True,
+        )
+    )
+    (found,) = load(f"learned-world/{run}-{written}-sampled.json")["tags"].values()
+    yield PAGE, f"SmolLM2 wins {percent(found['pass@1']['mean'])} % (one training)"
+    won_by_writing = {
+        puzzle: fmean(won) for puzzle, won in attempts(f"learned-world/{run}-{written}-sampled")
+    }
+    lead = difference(won_by_writing, won_by_network)
+    yield PAGE, f"wins {points(lead)} more than the network"
 
 
 FINDINGS = (
