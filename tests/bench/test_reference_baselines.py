@@ -74,6 +74,9 @@ def test_players_play_what_they_were_shown():
 def test_labels_of_all_states_have_every_best_action():
     env = lake()
     labels = label_all_states(env, 20, seed=0, held_out=())
+    env.reset(seed=0, options={"board": labels[1].grid})
+    left = label_all_states(env, 20, seed=0, held_out={puzzle_hash(env)})
+    assert labels[1] in labels and labels[1] not in left
     assert max(len(label.actions) for label in labels) > 1
     for label in labels:
         env.reset(seed=0, options={"board": label.grid})

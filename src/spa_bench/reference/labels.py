@@ -18,6 +18,7 @@ import torch
 from spa.envs.base import TextEnv
 from spa.envs.limits import checked_step
 from spa.formats.search import GOAL, explore, state_of
+from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed, torch_stream
 from spa_bench.reference.puzzles import different_puzzles
 
@@ -81,7 +82,8 @@ def label_all_states(
     env: TextEnv, puzzles: int, *, seed: int, held_out: Collection[str]
 ) -> list[AllActions]:
     """Label all states of different puzzles from which the goal can be reached. The puzzles are
-    those of `make_labels` and not in `held_out` (content hashes)."""
+    those of `make_labels`. Neither they nor the states, as boards of their own, are in `held_out`
+    (content hashes)."""
     labels = list[AllActions]()
     for _ in islice(
         different_puzzles(env, seed=seed, purpose="labels", held_out=held_out), puzzles
@@ -89,7 +91,7 @@ def label_all_states(
         true, copies = explore(env)
         steps = {key: copy.optimal_steps() for key, copy in copies.items()}
         for key, copy in copies.items():
-            if steps[key] is None:
+            if steps[key] is None or _as_puzzle(copy) in held_out:
                 continue
             left = {
                 action: 0 if outcome == GOAL else steps.get(state_of(target))
@@ -100,6 +102,14 @@ def label_all_states(
             actions = tuple(action for action, count in left.items() if count == best)
             labels.append(AllActions(copy.state_text("grid"), actions))
     return labels
+
+
+def _as_puzzle(state: TextEnv) -> str:
+    """The content hash of the puzzle that begins in this state."""
+    board = state.state_text("grid")
+    start = state.clone()
+    start.reset(seed=0, options={"board": board})
+    return puzzle_hash(start)
 
 
 def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "G") -> Player:
