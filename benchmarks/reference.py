@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from spa.envs.base import TextEnv
+from spa.envs.eval_sets import eval_set
 from spa.envs.reference import REFERENCES, NextAction, policy_success
 from spa.envs.registry import make_env
 from spa.evaluation.statistics import rate_interval
@@ -102,6 +103,13 @@ BOARDS = {
     # Puzzles that no training and no evaluation set has chosen: they are for development.
     "hidden-lake-4x4": Board(
         env_type="hidden_dynamics_lake", options={"min_moves": 3}, cap=6, seeds=DEVELOPMENT
+    ),
+    # The puzzles of the evaluation set, measured with the first model that opened it.
+    "hidden-lake-4x4-eval-set": Board(
+        env_type="hidden_dynamics_lake",
+        options={"min_moves": 3},
+        cap=6,
+        seeds=eval_set("hidden-lake-4x4").seeds,
     ),
     # The goal may be one move away.
     "hidden-lake-4x4-near": Board(env_type="hidden_dynamics_lake", cap=6, seeds=DEVELOPMENT),
