@@ -171,7 +171,6 @@ def centred_network(
         [[action in label.actions for action in actions] for label in labels], dtype=torch.float32
     )
     targets = targets / targets.sum(dim=1, keepdim=True)
-    generator = torch_stream(seed, "labels/centred")
     with torch.random.fork_rng(devices=[]):
         # Dropout has no generator of its own.
         torch.manual_seed(stream_seed(seed, "labels/centred weights"))
@@ -188,12 +187,8 @@ def centred_network(
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=CENTRED_LEARNING_RATE, weight_decay=WEIGHT_DECAY
         )
-        for _ in range(CENTRED_EPOCHS):
-            for rows in torch.randperm(len(labels), generator=generator).split(CENTRED_BATCH):
-                loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+        order = torch_stream(seed, "labels/centred")
+        _fit(model, optimizer, inputs, targets, CENTRED_EPOCHS, CENTRED_BATCH, order)
     model.eval()
 
     @torch.no_grad()
@@ -217,7 +212,6 @@ def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
 
     inputs = features([label.grid for label in labels])
     targets = torch.tensor([actions.index(label.action) for label in labels])
-    generator = torch_stream(seed, "labels/network")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "labels/weights"))
         model = torch.nn.Sequential(
@@ -226,18 +220,33 @@ def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
             torch.nn.Linear(HIDDEN, len(actions)),
         )
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    for _ in range(epochs):
-        for rows in torch.randperm(len(labels), generator=generator).split(BATCH):
-            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    order = torch_stream(seed, "labels/network")
+    _fit(model, optimizer, inputs, targets, epochs, BATCH, order)
 
     @torch.no_grad()
     def play(grid: str) -> str:
         return actions[int(model(features([grid])).argmax())]
 
     return play
+
+
+def _fit(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    epochs: int,
+    batch: int,
+    order: torch.Generator,
+) -> None:
+    """Minimize the cross entropy in `epochs` passes over the rows, which `order` shuffles. `targets`
+    are classes, int64 [N], or probabilities, float32 [N, classes]."""
+    for _ in range(epochs):
+        for rows in torch.randperm(len(inputs), generator=order).split(batch):
+            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
 
 
 TURNED = {"Left": "Up", "Up": "Right", "Right": "Down", "Down": "Left"}
