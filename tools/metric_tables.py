@@ -266,20 +266,6 @@ SEARCH = Group(
             "more examples",
         ),
         Metric(
-            "search/map",
-            "of a best-first search: share of cells of the map that are correct",
-            "0 to 1",
-            "near 1",
-            "more examples",
-        ),
-        Metric(
-            "search/dead",
-            "of a best-first search: share of dead cells that are correct",
-            "0 to 1",
-            "near 1",
-            "more examples",
-        ),
-        Metric(
             "search/aim",
             "of a best-first search: share of lines with the cell from which the player pushes next",
             "0 to 1",
@@ -289,7 +275,7 @@ SEARCH = Group(
         Metric(
             "search/fact",
             "of a derivation: share of neighbours whose written value is true; of a best-first search: share of "
-            "correct entries of pushes",
+            "correct words about single boxes",
             "0 to 1",
             "near 1",
             "more examples",
@@ -486,8 +472,8 @@ SFT = Group(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
             "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
-            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `map`, `fact`, `dead`, "
-            "`aim`, `estimate`",
+            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `cell`, `fact`, `aim`, "
+            "`estimate`",
             "0 to 1",
             "rises to 1",
             "one that stays low is the bottleneck: write what it depends on next to it",

@@ -9,7 +9,7 @@ from spa import seeds
 from spa.envs import coords
 from spa.envs.base import Action, PushPuzzle, StateText, action_index
 from spa.envs.grids import GridGame
-from spa.envs.options import require_int, reset_seeds
+from spa.envs.options import require_bool, require_int, reset_seeds
 from spa.envs.reference import reference_success
 from spa.envs.spaces import text_space
 from spa.errors import ConfigError
@@ -70,6 +70,7 @@ class Sokoban(GridGame):
         grid_lookup: Mapping[int, str] | None = None,
         grid_vocab: Mapping[str, str] | None = None,
         action_lookup: Mapping[int, str] | None = None,
+        cell_keys: bool = False,
         render_mode: str = "text",
         state_text: StateText | None = None,
     ) -> None:
@@ -82,6 +83,9 @@ class Sokoban(GridGame):
         the reference policies walk and look-ahead (`spa.envs.reference`). Each policy plays
         `HARD_RUNS` episodes of at most `hard` actions, and all of them must fail. The puzzle's seed
         and the index of the room seed these episodes.
+
+        With `cell_keys`, the row and the column of each cell precede its symbol in the grid, as in
+        `11_12X`. This needs at most ten rows and columns.
         """
         self.rows = require_int(NAME, "dim_x", dim_x, 3, 64)
         self.cols = require_int(NAME, "dim_y", dim_y, 3, 64)
@@ -103,6 +107,12 @@ class Sokoban(GridGame):
         self.hard = None if hard is None else require_int(NAME, "hard", hard, 1, 1_000_000)
         self.max_steps = require_int(NAME, "max_steps", max_steps, 1, 1_000_000)
         self.search_depth = require_int(NAME, "search_depth", search_depth, 3, 1_000_000)
+        self.cell_keys = require_bool(NAME, "cell_keys", cell_keys)
+        if self.cell_keys and max(self.rows, self.cols) > 10:
+            raise ConfigError(
+                f"{NAME}: option 'cell_keys' writes a row and a column as one digit each; lower "
+                "'dim_x' and 'dim_y' to 10, or leave 'cell_keys' out"
+            )
         super().__init__(
             NAME,
             SYMBOLS,
@@ -119,9 +129,9 @@ class Sokoban(GridGame):
         # cols + 1.
         steps = {"up": -stride, "down": stride, "left": -1, "right": 1}
         self._deltas = [steps[direction] for direction in self._means]
-        # An upper limit for the length of a state text: the grid, three lists of cells, and the
-        # words.
-        longest = self.rows * stride + 3 * 16 * self.num_boxes + 200
+        # An upper limit for the length of a state text: the grid with keys, three lists of cells, and
+        # the words.
+        longest = 3 * self.rows * stride + 3 * 16 * self.num_boxes + 200
         self.observation_space = text_space(longest)
 
     def reset(
@@ -228,7 +238,8 @@ class Sokoban(GridGame):
         return True
 
     def _grid(self) -> str:
-        return "".join(self._grid_chars)
+        grid = "".join(self._grid_chars)
+        return _with_keys(grid) if self.cell_keys else grid
 
     def _render_grid(self, symbols: Mapping[int, str]) -> list[str]:
         """The characters of the grid, line breaks included. A cell's number is the index of its
@@ -462,6 +473,12 @@ class Sokoban(GridGame):
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
         board = "\n".join(text.split("\n")[: self.rows])
+        if self.cell_keys:
+            keyed = board
+            # Every third character is a symbol.
+            board = "\n".join(line[2::3] for line in keyed.split("\n"))
+            if _with_keys(board) != keyed:
+                return None
         try:
             room = self._parse(board.translate(standard))
         except ConfigError:
@@ -472,9 +489,9 @@ class Sokoban(GridGame):
         return shown
 
     def _sprites(self) -> list[list[tuple[str, ...]]]:
-        # All symbols are single characters, so the grid text has one character per cell.
+        # All symbols are single characters.
         names = {symbol: SPRITES[identity] for identity, symbol in self._symbols.items()}
-        return [[names[symbol] for symbol in row] for row in self._grid().split("\n")]
+        return [[names[symbol] for symbol in row] for row in "".join(self._grid_chars).split("\n")]
 
     def instruction(self, mode: StateText) -> str:
         """The rules, and how coordinates are numbered if they are shown."""
@@ -482,6 +499,8 @@ class Sokoban(GridGame):
             "You are playing Sokoban. Push every box onto a target. You push a box by walking into it, and it moves "
             "one cell in your direction; you cannot pull a box, push two boxes at once, or walk or push into a wall."
         )
+        if mode != "coords" and self.cell_keys:
+            text += " In the grid, the row and the column of each cell precede its symbol."
         if mode != "grid":
             text += " " + coords.counting(self.rows, self.cols)
         if mode == "coords":
@@ -492,6 +511,14 @@ class Sokoban(GridGame):
                 "box, a green one is a box on its target, and the person is you."
             )
         return text
+
+
+def _with_keys(grid: str) -> str:
+    """Write each cell's row and column before its symbol."""
+    return "\n".join(
+        "".join(f"{row}{col}{symbol}" for col, symbol in enumerate(line))
+        for row, line in enumerate(grid.split("\n"))
+    )
 
 
 def _moved(player: int, boxes: Set[int], delta: int) -> tuple[int, Set[int]]:

@@ -34,6 +34,7 @@ def play(env: Sokoban, *labels: str) -> tuple:
         {},
         {"num_boxes": 2, "search_depth": 30, "render_mode": "text_with_coordinates"},
         {"dim_x": 8, "dim_y": 7, "state_text": "coords"},
+        {"cell_keys": True, "num_boxes": [1, 2]},
     ],
 )
 def test_contract(options):
@@ -290,3 +291,27 @@ def test_a_board_may_have_each_of_several_numbers_of_boxes():
             seed=0,
             options={"board": two.replace("_____", "_____").replace("#____#\n#PX", "#_X_O#\n#PX")},
         )
+
+
+KEYED = (
+    "00#01#02#03#04#05#\n10#11_12_13_14_15#\n20#21_22P23_24_25#\n"
+    "30#31_32X33_34_35#\n40#41_42_43O44_45#\n50#51#52#53#54#55#"
+)
+
+
+def test_grids_with_keys():
+    env = start(cell_keys=True)
+    assert env.state_text("grid") == KEYED and env.puzzle_text() == BOARD
+    assert env.state_text("grid_and_coords") == f"{KEYED}\n{env.state_text('coords')}"
+    assert "the row and the column of each cell precede its symbol" in env.instruction("grid")
+    assert env.key_of_text(KEYED) == "2232"
+    moved = env.text_of_key(KEYED, "3242")
+    assert moved is not None and "32P" in moved and "42X" in moved
+    for changed in (BOARD, KEYED.replace("22P", "23P"), KEYED.replace("\n10#", "\n1#")):
+        assert env.key_of_text(changed) is None and env.outcome_of_text(changed) == ""
+    assert env.state_value(KEYED.replace("O", "√")) == 1.0
+
+
+def test_keys_of_cells_need_a_small_board():
+    with pytest.raises(ConfigError, match=r"'cell_keys' .* lower 'dim_x' and 'dim_y' to 10"):
+        Sokoban(dim_x=11, cell_keys=True)

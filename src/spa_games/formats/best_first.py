@@ -1,24 +1,36 @@
 """`best_first`: responses without states (`ctx_manager.mode=base`) whose thoughts are a best-first
 search. It is for games in which a player pushes boxes onto targets.
 
-All facts that the search looks up are written first, each next to its key. For example, a room with
-a box in cell 22, its target in cell 21 and the player in cell 14:
+All facts that the search looks up are written first, each next to its key. For example, in this
+room, which the prompt shows, a box is in cell 22, its target in cell 21 and the player in cell 14:
 
-    11_12_13_14P
-    21O22X23_24#
-    31_32_33_34_
-    41_42_43_44_
-    21=0 31<41=1 22<23=1 32<33=2 33<34=3 23<13=4
-    dead 11 12 13 14 34 41 42 43 44
+    00#01#02#03#04#05#
+    10#11_12_13_14P15#
+    20#21O22X23_24#25#
+    30#31_32_33_34_35#
+    40#41_42_43_44_45#
+    50#51#52#53#54#55#
+
+The response begins with the cells from which a lone box can reach a target, then searches:
+
+    21=0: 11<01# 31<41=1 20# 22<23=1 ; 31 22
+    31<41=1: 21 seen 41<51# 30# 32<33=2 ; 22 32
+    22<23=1: 12<02# 32 seen 21 seen 23<24# ; 32
+    32<33=2: 22 seen 42<52# 31 seen 33<34=3 ; 33
+    33<34=3: 23<13=4 43<53# 32 seen 34<35# ; 23
+    23<13=4: 13<03# 33 seen 22 seen 24#
     1422>23: Up04# Down24# Left1322+1 Right15#
     1322>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
     2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
     Left Down Left
 
-The map comes first: each inner cell's key, followed by its symbol, which `written` copies from the
-prompt. `22<23=1` means that a box in cell 22 is one push from a target, and that the player pushes
-it from cell 23. A box in a dead cell can never reach a target. `facts_of` derives these facts from
-single moves.
+A line such as `31<41=1:` is about one cell: a box in cell 31 is one push from a target, and the
+player pushes it from cell 41. The line continues with the neighbours of cell 31, in the order of the
+actions. `32<33=2` is a new one: a box in cell 32 can be pushed to cell 31 by a player in cell 33.
+`41<51#` means that this push is impossible, because the player cannot stand in cell 51; `30#` that
+no box can be in cell 30. The cells without a line yet follow the semicolon, the next one first.
+`facts_of` derives these facts from single moves. A box in a floor cell that never gets a line is
+dead: it can never reach a target.
 
 Each line of the search expands one state. It begins with the state's key and, after `>`, the cell
 from which the player pushes the first box that is not on a target. The path to the state follows,
@@ -37,6 +49,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from spa.config.problems import Problems
@@ -62,8 +75,7 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
-_CELL = re.compile(r"\d\d\D")
-_FACT = re.compile(r"(\d\d)(?:<(\d\d))?=(\d+)")
+_FACTS = re.compile(r"(\d\d)(?:<(\d\d))?=(\d+):")
 _MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
 
 
@@ -188,13 +200,13 @@ class BestFirst(BreadthFirst):
     states = BestStates
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also require prompts that show the grid, because the responses copy it as their map."""
+        """Also require prompts that show the grid, because the responses look up walls in it."""
         super().check(cfg, problems)
         if cfg.state_text == "coords":
             problems.add(
                 "state_text",
                 f"must be grid or grid_and_coords with agent_proxy.response_format={self.name}, "
-                "which copies the grid",
+                "which looks up walls in the grid",
             )
 
     def overrides(self) -> tuple[str, ...]:
@@ -204,8 +216,8 @@ class BestFirst(BreadthFirst):
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
         """Ask for the facts, followed by a search that names states as the game does."""
         search = (
-            f"best-first search, {env.state_key_format[1]}: the map; the pushes from each cell to a "
-            "target; dead cells; from each state, where each action leads, until the goal; then the path"
+            f"best-first search, {env.state_key_format[1]}: the pushes from each cell to a target; "
+            "from each state, where each action leads, until the goal; then the path"
         )
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
@@ -233,12 +245,12 @@ class BestFirst(BreadthFirst):
         return BestFirstSearch(search.lines, search.path, facts)
 
     def written(self, search: Search, view: Any) -> str:
-        """Write the map, the facts, a line for each expanded state, then the path."""
+        """Write the facts, a line for each expanded state, then the path."""
         assert isinstance(search, BestFirstSearch)  # the type that `searching` returns
         assert search.path is not None  # the caller drops a search without a path
         puzzle = _puzzle(view)
         found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
-        lines = _facts_text(search.facts, puzzle, view)
+        lines = _fact_lines(search.facts, puzzle)
         for line in search.lines:
             head = " ".join((f"{line.key}>{found.aim(line.key)}", *line.path))
             moves = (_written_move(line.key, move, puzzle) for move in line.moves)
@@ -254,12 +266,12 @@ class BestFirst(BreadthFirst):
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score the map, the facts, the moves with their estimates and statuses, the choices of the
-        next state, and the path.
+        """Score the facts, the moves with their estimates and statuses, the choices of the next
+        state, and the path.
 
-        In `kinds`, `map`, `fact` and `dead` count words, and `aim` counts the cells after `>`. Each
-        line is judged by the facts in the text, even if they are wrong. Returns None if the game
-        has no boxes to push, or if the reference search finds no path to the goal.
+        In `kinds`, `fact` counts words of facts, and `aim` counts the cells after `>`. Each line is
+        judged by the facts in the text, even if they are wrong. Returns None if the game has no
+        boxes to push, or if the reference search finds no path to the goal.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
@@ -268,14 +280,15 @@ class BestFirst(BreadthFirst):
         wanted = run_search(self.searching(start, env), reference)
         if wanted.path is None:
             return None
-        right = _facts_text(wanted.facts, puzzle, env)
+        right = _fact_lines(wanted.facts, puzzle)
         written = thoughts.split("\n")
-        header = written[: len(right)]
         # The last line of a truncated text may be incomplete, so it is not scored.
-        whole = header if complete or len(written) > len(right) else header[:-1]
+        whole = written if complete else written[:-1]
+        header = [*takewhile(_FACTS.match, whole)]
+        begun = len(whole) > len(header)
         counts = Counter[str]()
-        errors = ["wrong_fact"] * (whole != right[: len(whole)])
-        kinds = _fact_kinds(whole, right)
+        errors = ["wrong_fact"] * (header != (right if begun else right[: len(header)]))
+        kinds = {"fact": _right_words(header, right)} if header else {}
         facts = _read_facts(header)
         found = BestStates(start, facts, puzzle.targets)
         aims = list[bool]()
@@ -294,9 +307,9 @@ class BestFirst(BreadthFirst):
             there = puzzle.at(key)
             return "" if there is None else there.state_outcome()
 
-        if len(written) > len(right):
+        if begun:
             score_lines(
-                written[len(right) :],
+                written[len(header) :],
                 found,
                 counts,
                 errors,
@@ -317,16 +330,21 @@ class BestFirst(BreadthFirst):
         )
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the kind, start and end of every word. The kind `next` is the state that a line
-        expands, `aim` the cell after `>`, and `estimate` the rank of a new state."""
+        """Yield the kind, start and end of every word.
+
+        In lines of facts, `cell` is the cell that a line is about, `fact` a neighbour or its status,
+        and `open` a cell without a line yet. In lines of the search, `next` is the state that a line
+        expands, `aim` the cell after `>`, and `estimate` the rank of a new state.
+        """
         head, colon, _ = line.partition(":")
         if not colon:
-            first = line.partition(" ")[0]
-            kind = DEAD if first == DEAD else "fact" if "=" in first else "path"
-            cells = _CELL.match(line)
-            pattern = _CELL if kind == "path" and cells else re.compile(r"\S+")
-            kind = "map" if pattern is _CELL else kind
-            yield from ((kind, *word.span()) for word in pattern.finditer(line))
+            yield from (("path", *word.span()) for word in re.finditer(r"\S+", line))
+            return
+        if _FACTS.match(line):
+            listed = line.partition(";")[0]
+            for word in re.finditer(r"[^\s:;]+", line):
+                after = word.start() > len(listed)
+                yield "open" if after else "fact" if word.start() else "cell", *word.span()
             return
         for word in re.finditer(r"[^\s:]+", line):
             start, stop = word.span()
@@ -396,46 +414,53 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
     return tuple(found)
 
 
-def _facts_text(facts: Facts, puzzle: PushPuzzle, view: Any) -> list[str]:
-    """Write the lines that precede the search: the map, the pushes and the dead cells."""
-    grid = view.state_text("grid").split("\n")
-    lines = [
-        "".join(f"{cell}{grid[int(cell[0])][int(cell[1])]}" for cell in row) for row in puzzle.rows
-    ]
-    known = (
-        f"{cell}<{facts.sides[cell]}={count}" if count else f"{cell}=0"
-        for cell, count in facts.pushes.items()
-    )
-    dead = (cell for row in puzzle.rows for cell in row if cell in puzzle.floor)
-    lines.append(" ".join(known))
-    lines.append(" ".join((DEAD, *(cell for cell in dead if cell not in facts.pushes))))
+def _fact_lines(facts: Facts, puzzle: PushPuzzle) -> list[str]:
+    """Write the lines that precede the search: one for each cell from which a box can reach a
+    target, with its neighbours and the cells still to come."""
+    lines = list[str]()
+    found = [*puzzle.targets]
+    for done, cell in enumerate(facts.pushes, start=1):
+        words = list[str]()
+        for step in puzzle.steps.values():
+            box = _beside(cell, step)
+            player = _beside(box, step)
+            if box not in puzzle.floor:
+                words.append(f"{box}{BLOCKED}")
+            elif box in found:
+                words.append(f"{box} {SEEN}")
+            elif facts.sides.get(box) == player:
+                found.append(box)
+                words.append(_fact(facts, box))
+            else:
+                words.append(f"{box}<{player}{BLOCKED}")
+        rest = [";", *found[done:]] if found[done:] else []
+        lines.append(" ".join((f"{_fact(facts, cell)}:", *words, *rest)))
     return lines
 
 
+def _fact(facts: Facts, cell: str) -> str:
+    side = f"<{facts.sides[cell]}" if cell in facts.sides else ""
+    return f"{cell}{side}={facts.pushes[cell]}"
+
+
 def _read_facts(lines: Sequence[str]) -> Facts:
-    """Parse the facts in a text, ignoring all other words."""
-    found = [match.groups() for line in lines for match in _FACT.finditer(line)]
+    """Parse the facts with which the lines begin."""
+    found = [match.groups() for match in map(_FACTS.match, lines) if match]
     return Facts(
         pushes={cell: int(count) for cell, _, count in found},
         sides={cell: side for cell, side, _ in found if side},
     )
 
 
-def _fact_kinds(written: Sequence[str], right: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Count the words of the map, the pushes (`fact`) and the dead cells.
-
-    Returns, by kind, the number of words that are correct at their position, and the total. A
-    line's total is its number of written or of expected words, whichever is larger.
-    """
-    kinds = dict[str, tuple[int, int]]()
-    for number, (text, wanted) in enumerate(zip(written, right, strict=False)):
-        kind = {len(right) - 2: "fact", len(right) - 1: "dead"}.get(number, "map")
-        pattern = r"\d\d." if kind == "map" else r"\S+"
-        words, true = re.findall(pattern, text), re.findall(pattern, wanted)
-        same = sum(word == other for word, other in zip(words, true, strict=False))
-        before = kinds.get(kind, (0, 0))
-        kinds[kind] = (before[0] + same, before[1] + max(len(words), len(true)))
-    return kinds
+def _right_words(written: Sequence[str], right: Sequence[str]) -> tuple[int, int]:
+    """Count the words that are correct at their position in their line, and all words. A line's
+    total is its number of written or of expected words, whichever is larger."""
+    same = total = 0
+    for text, wanted in zip_longest(written, right[: len(written)], fillvalue=""):
+        words, true = text.split(), wanted.split()
+        same += sum(word == other for word, other in zip(words, true, strict=False))
+        total += max(len(words), len(true))
+    return same, total
 
 
 def _tried(key: str, action: str, puzzle: PushPuzzle) -> str:
