@@ -266,8 +266,8 @@ SEARCH = Group(
             "more examples",
         ),
         Metric(
-            "search/aim",
-            "of a best-first search: share of lines with the cell from which the player pushes next",
+            "search/note",
+            "of a best-first search: share of lines with the right pushes and cell after the state",
             "0 to 1",
             "near 1",
             "more examples",
@@ -275,7 +275,7 @@ SEARCH = Group(
         Metric(
             "search/fact",
             "of a derivation: share of neighbours whose written value is true; of a best-first search: share of "
-            "correct words about single boxes",
+            "words in the fact lines that are correct",
             "0 to 1",
             "near 1",
             "more examples",
@@ -472,7 +472,7 @@ SFT = Group(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
             "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
-            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `cell`, `fact`, `aim`, "
+            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `cell`, `fact`, `note`, "
             "`estimate`",
             "0 to 1",
             "rises to 1",

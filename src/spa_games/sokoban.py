@@ -111,7 +111,7 @@ class Sokoban(GridGame):
         if self.cell_keys and max(self.rows, self.cols) > 10:
             raise ConfigError(
                 f"{NAME}: option 'cell_keys' writes a row and a column as one digit each; lower "
-                "'dim_x' and 'dim_y' to 10, or leave 'cell_keys' out"
+                "'dim_x' and 'dim_y' to 10 or less, or leave 'cell_keys' out"
             )
         super().__init__(
             NAME,
@@ -377,6 +377,8 @@ class Sokoban(GridGame):
     def state_value(self, text: str) -> float:
         """The fraction of boxes that are on targets, according to a state text."""
         grid = text.split("\n")[: self.rows] if "\n" in text else []
+        if self.cell_keys:
+            grid = [line[2::3] for line in grid]
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in grid)
         # Without a grid, count the cells after the last `(√)`, as in `boxes on targets (√) are at
         # (1,2) (3,4)`.
@@ -435,6 +437,9 @@ class Sokoban(GridGame):
         taken = {player, *boxes}
         if not inside or len(taken) < 1 + self.num_boxes or not taken <= self.room.floor:
             return None
+        # A state has one key, which names the boxes in order.
+        if boxes != sorted(boxes):
+            return None
         there = self.clone()
         assert isinstance(there, Sokoban)
         there._begin(replace(self.room, boxes=tuple(sorted(boxes)), player=player))
@@ -449,9 +454,7 @@ class Sokoban(GridGame):
         keys = [
             f"{row}{col}" for row, col in (divmod(c, stride) for c in range(self.rows * stride))
         ]
-        rows = (range(row * stride + 1, (row + 1) * stride - 2) for row in range(1, self.rows - 1))
         return PushPuzzle(
-            rows=tuple(tuple(keys[cell] for cell in row) for row in rows),
             floor=frozenset(keys[cell] for cell in self.room.floor),
             targets=tuple(keys[cell] for cell in sorted(self._targets)),
             steps={

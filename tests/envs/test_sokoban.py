@@ -312,6 +312,13 @@ def test_grids_with_keys():
     assert env.state_value(KEYED.replace("O", "√")) == 1.0
 
 
+def test_a_state_has_one_key():
+    env = start(TWO, num_boxes=2)
+    assert env.state_key() == "111222"
+    assert env.text_of_key(TWO, "111222") == TWO
+    assert env.text_of_key(TWO, "112212") is None
+
+
 def test_keys_of_cells_need_a_small_board():
     with pytest.raises(ConfigError, match=r"'cell_keys' .* lower 'dim_x' and 'dim_y' to 10"):
         Sokoban(dim_x=11, cell_keys=True)

@@ -37,15 +37,15 @@ from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
-EXAMPLE = """21=0: 11<01# 31<41=1 20# 22<23=1 ; 31 22
-31<41=1: 21 seen 41<51# 30# 32<33=2 ; 22 32
-22<23=1: 12<02# 32 seen 21 seen 23<24# ; 32
-32<33=2: 22 seen 42<52# 31 seen 33<34=3 ; 33
-33<34=3: 23<13=4 43<53# 32 seen 34<35# ; 23
-23<13=4: 13<03# 33 seen 22 seen 24#
-1422>23: Up04# Down24# Left1322+1 Right15#
-1322>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
-2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+EXAMPLE = """21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
+31<41=1: Up21 seen Down41/51# Left30# Right32<33=2 ; 22 32
+22<23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
+32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
+33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
+23<13=4: Up13/03# Down33 seen Left22 seen Right24#
+1422=1>23: Up04# Down24# Left1322+1 Right15#
+1322=1>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
+2322=1>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
 Left Down Left"""
 LINES = EXAMPLE.split("\n")
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
@@ -82,7 +82,7 @@ def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_tar
     env = room(TWO, num_boxes=2)
     search = searched(env)
     first = next(line for line in FORM.written(search, env).split("\n") if ">" in line)
-    assert first == "112232>21: Up01# Down212232+2,1 Left10# Right122232-2,1"
+    assert first == "112232=2,1>21: Up01# Down212232+2,1 Left10# Right122232-2,1"
     assert search.path is not None and wins(env, search.path)
 
 
@@ -110,7 +110,7 @@ def test_written_searches_win_and_score_in_full(options: dict[str, Any], seed: i
     assert score.moves == score.moves_right == score.status_right
     assert score.lines == score.next_right == len(search.lines)
     assert score.paths == score.paths_right == len(search.lines) + 1
-    assert {*score.kinds} == {"fact", "aim"}
+    assert {*score.kinds} == {"fact", "note"}
     assert all(right == total for right, total in score.kinds.values())
     for cut in range(0, len(text) - 1, 97):
         assert scored(text[:cut], env, complete=False).failure == "over_limit"
@@ -152,21 +152,24 @@ def with_line(number: int, old: str, new: str) -> str:
 
 
 CORRUPTED = {
-    "wrong wall": ("wrong_fact", with_line(0, "20#", "20<30#")),
+    "wrong wall": ("wrong_fact", with_line(0, "Left20#", "Left20/30#")),
     "wrong fact": ("wrong_fact", with_line(0, "22<23=1", "22<23=2")),
-    "wrong seen": ("wrong_fact", with_line(1, "21 seen", "21<11#")),
+    "wrong seen": ("wrong_fact", with_line(1, "Up21 seen", "Up21/11#")),
     "wrong cell": ("wrong_fact", with_line(2, "22<23=1:", "22<23=2:")),
     "wrong list": ("wrong_fact", with_line(1, "; 22 32", "; 32 22")),
     "cell left out": ("wrong_fact", "\n".join([*LINES[:5], *LINES[6:]])),
     "cell twice": ("wrong_fact", "\n".join([*LINES[:6], *LINES[5:]])),
+    "head without a number": ("wrong_fact", with_line(2, "22<23=1:", "22<23:")),
     "wrong aim": ("wrong_fact", with_line(7, ">23", ">33")),
-    "no aim": ("wrong_fact", with_line(7, ">23", "")),
-    "skipped": ("skipped", "\n".join([*LINES[:8], "1222>23 Left Left: Up02# Down2232-2"])),
-    "never found": ("never_found", with_line(7, "1322>23", "1122>23")),
+    "wrong pushes": ("wrong_fact", with_line(7, "=1>23", "=2>23")),
+    "no note": ("wrong_fact", with_line(7, "=1>23", "")),
+    "skipped": ("skipped", "\n".join([*LINES[:8], "1222=1>23 Left Left: Up02# Down2232-2"])),
+    "never found": ("never_found", with_line(7, "1322=1", "1122=1")),
     "again": ("expanded_again", "\n".join([*LINES[:8], *LINES[7:]])),
     "wrong path": ("wrong_path", with_line(7, "23 Left:", "23 Up:")),
     "wrong move": ("wrong_move", with_line(7, "Left1222-1", "Left1122-1")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
+    "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
     "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422-1")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
     "wrong mark": ("wrong_status", with_line(7, "Left1222-1", "Left1222+1")),
@@ -181,7 +184,7 @@ CORRUPTED = {
     "no search": ("unreadable", "\n".join(LINES[:6])),
     "no facts": ("wrong_fact", "\n".join(LINES[6:])),
     "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
-    "no state": ("unreadable", with_line(7, "1322>23", "13>23")),
+    "no state": ("unreadable", with_line(7, "1322=1", "13=1")),
     "half a cell": ("wrong_move", with_line(7, "Left1222-1", "Left122-1")),
 }
 
@@ -194,7 +197,19 @@ def test_each_corruption_lands_in_its_class(case: str):
     assert all(0 <= right <= total for right, total in score.kinds.values())
 
 
-@pytest.mark.parametrize("text", ["", "\n" * 9, ":", "1422>23:", "21=0:", "x" * 500, "=\n<\n>" * 5])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n" * 9,
+        ":",
+        "1422=1>23:",
+        "21=0:",
+        "22<23=" + "9" * 5000 + ":",
+        "x" * 500,
+        "=\n<\n>" * 5,
+    ],
+)
 def test_any_text_has_a_score(text: str):
     for complete in (True, False):
         assert scored(text, complete=complete).failure
@@ -211,8 +226,23 @@ def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
 
 def test_a_cut_off_text_that_was_wrong_before_is_not_over_the_limit():
     wrong = CORRUPTED["wrong fact"][1]
-    assert scored(wrong[:60], complete=False).failure == "wrong_fact"
+    assert scored(wrong[:90], complete=False).failure == "wrong_fact"
     assert scored(wrong[:30], complete=False).failure == "over_limit"
+
+
+def test_facts_that_are_missing_count_as_wrong():
+    for case in ("cell left out", "head without a number", "no facts"):
+        right, total = scored(CORRUPTED[case][1]).kinds["fact"]
+        assert right < total and total >= 50, case
+
+
+def test_only_lines_of_the_search_have_notes():
+    for text in ("\n".join(LINES[:9]), "\n".join([*LINES, LINES[6]])):
+        score = scored(text)
+        assert score.kinds["note"] == (score.lines, score.lines) == (3, 3)
+    begun = "\n".join([*LINES[:7], LINES[7].replace(">23", ">33")])[:-3]
+    score = scored(begun, complete=False)
+    assert score.failure == "over_limit" and score.kinds["note"] == (1, 1)
 
 
 def test_parts_are_every_word_by_what_it_is():
@@ -225,20 +255,20 @@ def test_parts_are_every_word_by_what_it_is():
             "fact": 32,
             "open": 7,
             "next": 3,
-            "aim": 3,
+            "note": 3,
             "path": 6,
             "move": 11,
             "estimate": 4,
             "status": 3,
             "answer": 1,
         }
-        assert parts[:3] == [("cell", "21=0"), ("fact", "11<01#"), ("fact", "31<41=1")]
+        assert parts[:3] == [("cell", "21=0"), ("fact", "Up11/01#"), ("fact", "Down31<41=1")]
         for part in (
             ("cell", "22<23=1"),
             ("open", "32"),
             ("fact", "seen"),
             ("next", "1322"),
-            ("aim", "23"),
+            ("note", "=1>23"),
             ("move", "Up04#"),
         ):
             assert part in parts
@@ -367,7 +397,7 @@ def test_all_stages(tmp_path: Path):
     assert len(examples) == 4
     pipeline.run_sft_stage(cfg, directory=tmp_path / "sft", data=data)
     measured = json.loads((tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()[-1])
-    for kind in ("cell", "fact", "open", "aim", "next", "move", "estimate", "path"):
+    for kind in ("cell", "fact", "open", "note", "next", "move", "estimate", "path"):
         assert 0 <= measured[f"val/teacher_forced/{kind}"] <= 1
     assert "val/search/exact" in measured and "val/search/wrong_fact" in measured
 

@@ -42,12 +42,11 @@ class PushPuzzle:
     The key of a cell is its row and column, one digit each. The key of a state (`state_key`) is the
     player's cell followed by the boxes' cells in order.
 
-    `rows` contains the cells inside the border, row by row, `floor` the cells that are not walls,
-    and `targets` the target cells. `steps` maps each action to its row and column offset. `at`
-    returns a copy of the game in the state with a given key, or None if there is no such state.
+    `floor` contains the cells that are not walls, and `targets` the target cells. `steps` maps each
+    action to its row and column offset. `at` returns a copy of the game in the state with a given
+    key, or None if there is no such state.
     """
 
-    rows: tuple[tuple[str, ...], ...]
     floor: frozenset[str]
     targets: tuple[str, ...]
     steps: Mapping[str, tuple[int, int]]

@@ -87,12 +87,14 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One expanded state. `open_keys` contains the states still to be expanded after this line; it
-    is empty if the line found the goal."""
+    is empty if the line found the goal. `note` is what some formats write directly after the
+    key."""
 
     key: str
     path: tuple[str, ...]
     moves: tuple[Move, ...]
     open_keys: tuple[str, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,9 +435,11 @@ def score_lines(
     outcome: Callable[[str], str],
     actions: Sequence[str],
     complete: bool,
+    check_note: Callable[[Line], None] = lambda line: None,
 ) -> None:
     """Score the lines of a search and its path. Increases `counts`, whose keys are the fields of
-    `SearchScore`, and appends the kind of each failure to `errors`.
+    `SearchScore`, and appends the kind of each failure to `errors`. `check_note` is called with
+    each line that counts, to score its note.
 
     Moves and outcomes are compared with the game. The order of expansion, `seen`, paths and lists
     of open states are compared with what the text itself has found so far.
@@ -469,6 +473,7 @@ def score_lines(
                 else "never_found"
             )
         counts.update(lines=1, next_right=int(is_next))
+        check_note(line)
         if line.key in found.paths:
             _count_path(counts, errors, right=line.path == found.paths[line.key])
         expanded.add(line.key)

@@ -11,36 +11,38 @@ room, which the prompt shows, a box is in cell 22, its target in cell 21 and the
     40#41_42_43_44_45#
     50#51#52#53#54#55#
 
-The response begins with the cells from which a lone box can reach a target, then searches:
+The response first lists the cells from which a lone box can reach a target, working backwards from
+the targets. The search follows:
 
-    21=0: 11<01# 31<41=1 20# 22<23=1 ; 31 22
-    31<41=1: 21 seen 41<51# 30# 32<33=2 ; 22 32
-    22<23=1: 12<02# 32 seen 21 seen 23<24# ; 32
-    32<33=2: 22 seen 42<52# 31 seen 33<34=3 ; 33
-    33<34=3: 23<13=4 43<53# 32 seen 34<35# ; 23
-    23<13=4: 13<03# 33 seen 22 seen 24#
-    1422>23: Up04# Down24# Left1322+1 Right15#
-    1322>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
-    2322>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+    21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
+    31<41=1: Up21 seen Down41/51# Left30# Right32<33=2 ; 22 32
+    22<23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
+    32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
+    33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
+    23<13=4: Up13/03# Down33 seen Left22 seen Right24#
+    1422=1>23: Up04# Down24# Left1322+1 Right15#
+    1322=1>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
+    2322=1>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
     Left Down Left
 
-A line such as `31<41=1:` is about one cell: a box in cell 31 is one push from a target, and the
-player pushes it from cell 41. The line continues with the neighbours of cell 31, in the order of the
-actions. `32<33=2` is a new one: a box in cell 32 can be pushed to cell 31 by a player in cell 33.
-`41<51#` means that this push is impossible, because the player cannot stand in cell 51; `30#` that
-no box can be in cell 30. The cells without a line yet follow the semicolon, the next one first.
-`facts_of` derives these facts from single moves. A box in a floor cell that never gets a line is
-dead: it can never reach a target.
+The line of `31<41=1` says that a box in cell 31 is one push from a target, and that the player
+pushes it from cell 41. The line lists the neighbours of cell 31, one for each action, as cells from
+which a box may be pushed to cell 31. `Right32<33=2` is a new one: the player pushes the box in cell
+32 from cell 33. `Down41/51#` means that a box in cell 41 cannot be pushed to cell 31, because cell
+51 is a wall or because the model predicts no push; `Left30#` that cell 30 is a wall. After the
+semicolon come the cells that have been found but have no line yet, the next one first. `facts_of`
+derives these facts from single moves. A box in a floor cell that never gets a line is dead: it can
+never reach a target.
 
-Each line of the search expands one state. It begins with the state's key and, after `>`, the cell
-from which the player pushes the first box that is not on a target. The path to the state follows,
-then every action with its result. `Up04#` changes nothing, because cell 04 blocks the way.
-`Left1322+1` leads to a new state with a box one push from its target. The sign is `+` if the move
-pushes a box or brings the player closer to the cell after `>`, else `-`. With two boxes, both
-numbers are written (`+1,2`).
+Each line of the search expands one state. It begins with the state's key. After `=` comes the
+number of pushes from the box to a target and, after `>`, the cell from which the player pushes the
+first box that is not on a target. The path to the state follows, then every action with its result.
+`Up04#` changes nothing, because cell 04 blocks the way. `Left1322+1` leads to a new state with a
+box one push from its target. The sign is `+` if the move pushes a box or brings the player closer
+to the cell after `>`, else `-`. With two boxes, both numbers are written (`=2,1` and `+1,2`).
 
 The next line expands the open state with the fewest total pushes. Ties go to a state with `+`, then
-to the newest, so the choice depends only on numbers in the text. The search ends at the first goal,
+to the newest. The search ends at the first goal,
 even in the middle of a line. The last line is the path to that goal.
 """
 
@@ -75,8 +77,9 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
-_FACTS = re.compile(r"(\d\d)(?:<(\d\d))?=(\d+):")
-_MOVE = re.compile(r"(\d+)(#|[+-]\d+(?:,\d+)*)?")
+_FACTS = re.compile(r"([0-9]{2})(?:<([0-9]{2}))?=([0-9]{1,3}):")
+_ESTIMATE = r"[+-][0-9]{1,3}(?:,[0-9]{1,3})*"
+_MOVE = re.compile(rf"([0-9]+)(#|{_ESTIMATE})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,11 @@ class BestStates(OpenStates):
         boxes are on targets or that box is dead."""
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
+
+    def note(self, key: str) -> str:
+        """What follows a state's key: the pushes of each box, and the cell `aim`."""
+        pushes = (self.facts.pushes.get(box, DEAD) for box in _cells(key)[1:])
+        return f"={','.join(map(str, pushes))}>{self.aim(key)}"
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
@@ -252,7 +260,7 @@ class BestFirst(BreadthFirst):
         found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
         lines = _fact_lines(search.facts, puzzle)
         for line in search.lines:
-            head = " ".join((f"{line.key}>{found.aim(line.key)}", *line.path))
+            head = " ".join((line.key + found.note(line.key), *line.path))
             moves = (_written_move(line.key, move, puzzle) for move in line.moves)
             lines.append(f"{head}: {' '.join(moves)}")
         return "\n".join((*lines, " ".join(search.path)))
@@ -269,8 +277,8 @@ class BestFirst(BreadthFirst):
         """Score the facts, the moves with their estimates and statuses, the choices of the next
         state, and the path.
 
-        In `kinds`, `fact` counts words of facts, and `aim` counts the cells after `>`. Each line is
-        judged by the facts in the text, even if they are wrong. Returns None if the game has no
+        In `kinds`, `fact` counts words of facts, and `note` counts what follows the keys of expanded
+        states. Each line is judged by the facts in the text, even if they are wrong. Returns None if the game has no
         boxes to push, or if the reference search finds no path to the goal.
         """
         start = env.state_key()
@@ -286,22 +294,15 @@ class BestFirst(BreadthFirst):
         whole = written if complete else written[:-1]
         header = [*takewhile(_FACTS.match, whole)]
         begun = len(whole) > len(header)
+        expected = right if begun or complete else right[: len(header)]
         counts = Counter[str]()
-        errors = ["wrong_fact"] * (header != (right if begun else right[: len(header)]))
-        kinds = {"fact": _right_words(header, right)} if header else {}
-        facts = _read_facts(header)
-        found = BestStates(start, facts, puzzle.targets)
-        aims = list[bool]()
+        notes = list[bool]()
+        errors = ["wrong_fact"] * (header != expected)
+        found = BestStates(start, _read_facts(header), puzzle.targets)
 
-        def read(text: str) -> Line | None:
-            line = _read_move_line(text, env.action_names(), puzzle)
-            if line is None:
-                return None
-            key, _, aim = line.key.partition(">")
-            # A line without `>` and a cell counts as a line with a wrong cell.
-            aims.append(aim == found.aim(key))
-            errors.extend(["wrong_fact"] * (not aims[-1]))
-            return replace(line, key=key)
+        def check_note(line: Line) -> None:
+            notes.append(line.note == found.note(line.key))
+            errors.extend(["wrong_fact"] * (not notes[-1]))
 
         def outcome(key: str) -> str:
             there = puzzle.at(key)
@@ -313,18 +314,18 @@ class BestFirst(BreadthFirst):
                 found,
                 counts,
                 errors,
-                read=read,
+                read=lambda text: _read_move_line(text, env.action_names(), puzzle),
                 successors=reference,
                 outcome=outcome,
                 actions=env.action_names(),
                 complete=complete,
+                check_note=check_note,
             )
         else:
             errors.append("unreadable" if complete else "over_limit")
         if not errors and thoughts != self.written(wanted, env):
             errors.append("unreadable")
-        if aims:
-            kinds["aim"] = (sum(aims), len(aims))
+        kinds = {"fact": _right_words(header, expected), "note": (sum(notes), len(notes))}
         return SearchScore(
             **dict[str, Any](counts), failure=errors[0] if errors else "", kinds=kinds
         )
@@ -333,8 +334,9 @@ class BestFirst(BreadthFirst):
         """Yield the kind, start and end of every word.
 
         In lines of facts, `cell` is the cell that a line is about, `fact` a neighbour or its status,
-        and `open` a cell without a line yet. In lines of the search, `next` is the state that a line
-        expands, `aim` the cell after `>`, and `estimate` the rank of a new state.
+        and `open` a cell after the semicolon. In lines of the search, `next` is the state that a
+        line expands, `note` what follows its key, and `estimate` the sign and numbers of a new
+        state.
         """
         head, colon, _ = line.partition(":")
         if not colon:
@@ -349,23 +351,22 @@ class BestFirst(BreadthFirst):
         for word in re.finditer(r"[^\s:]+", line):
             start, stop = word.span()
             if stop <= len(head):
-                key, _, aim = word[0].partition(">")
+                key, _, note = word[0].partition("=")
                 yield ("path" if start else "next", start, start + len(key))
-                if aim:
-                    yield "aim", stop - len(aim), stop
+                if note:
+                    yield "note", start + len(key), stop
             elif word[0] in _WORDS:
                 yield "status", start, stop
             else:
-                move = re.split(r"(?=[+-])", word[0], maxsplit=1)[0]
-                yield "move", start, start + len(move)
-                if len(move) < len(word[0]):
-                    yield "estimate", start + len(move), stop
+                estimate = re.search(rf"{_ESTIMATE}$", word[0])
+                middle = start + estimate.start() if estimate else stop
+                yield "move", start, middle
+                if estimate:
+                    yield "estimate", middle, stop
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
-        """Parse a line for display, without the cell after `>`. Return None if it cannot be
-        parsed."""
-        line = _words_of_line(text, actions)
-        return None if line is None else replace(line, key=line.key.partition(">")[0])
+        """Parse a line of the search for display. Return None for any other line."""
+        return None if _FACTS.match(text) else _words_of_line(text, actions)
 
 
 def _puzzle(env: Any) -> PushPuzzle:
@@ -416,23 +417,24 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
 
 def _fact_lines(facts: Facts, puzzle: PushPuzzle) -> list[str]:
     """Write the lines that precede the search: one for each cell from which a box can reach a
-    target, with its neighbours and the cells still to come."""
+    target, with its neighbours and the cells found but without a line."""
     lines = list[str]()
     found = [*puzzle.targets]
     for done, cell in enumerate(facts.pushes, start=1):
         words = list[str]()
-        for step in puzzle.steps.values():
+        for action, step in puzzle.steps.items():
             box = _beside(cell, step)
             player = _beside(box, step)
             if box not in puzzle.floor:
-                words.append(f"{box}{BLOCKED}")
+                word = f"{box}{BLOCKED}"
             elif box in found:
-                words.append(f"{box} {SEEN}")
+                word = f"{box} {SEEN}"
             elif facts.sides.get(box) == player:
                 found.append(box)
-                words.append(_fact(facts, box))
+                word = _fact(facts, box)
             else:
-                words.append(f"{box}<{player}{BLOCKED}")
+                word = f"{box}/{player}{BLOCKED}"
+            words.append(action + word)
         rest = [";", *found[done:]] if found[done:] else []
         lines.append(" ".join((f"{_fact(facts, cell)}:", *words, *rest)))
     return lines
@@ -456,7 +458,7 @@ def _right_words(written: Sequence[str], right: Sequence[str]) -> tuple[int, int
     """Count the words that are correct at their position in their line, and all words. A line's
     total is its number of written or of expected words, whichever is larger."""
     same = total = 0
-    for text, wanted in zip_longest(written, right[: len(written)], fillvalue=""):
+    for text, wanted in zip_longest(written, right, fillvalue=""):
         words, true = text.split(), wanted.split()
         same += sum(word == other for word, other in zip(words, true, strict=False))
         total += max(len(words), len(true))
@@ -493,25 +495,27 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
         if parts is None or (parts[2] and move.status):
             return None
         moves.append(Move(move.action, parts[1], parts[2] or move.status))
+    key, equals, note = line.key.partition("=")
     # Best-first lines do not list open states, so a line with a list is invalid.
-    return None if line.open_keys else replace(line, moves=tuple(moves))
+    return (
+        None if line.open_keys else replace(line, key=key, note=equals + note, moves=tuple(moves))
+    )
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
     """Parse a line. Return None if it cannot be parsed or its state is not in the puzzle.
 
-    A blocked move that names the correct cells gets the line's own state as its target.
+    A blocked move gets the line's own state as its target if it names the correct cells, else none.
     """
     line = _words_of_line(text, actions)
-    if line is None:
+    if line is None or puzzle.at(line.key) is None:
         return None
-    key = line.key.partition(">")[0]
-    if puzzle.at(key) is None:
-        return None
+    key = line.key
 
     def led(move: Move) -> Move:
-        back = move.status == BLOCKED and move.target == _tried(key, move.action, puzzle)
-        return replace(move, target=key) if back else move
+        if move.status != BLOCKED:
+            return move
+        return replace(move, target=key if move.target == _tried(key, move.action, puzzle) else "")
 
     return replace(line, moves=tuple(map(led, line.moves)))
 
