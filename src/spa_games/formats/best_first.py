@@ -42,8 +42,8 @@ box one push from its target. The sign is `+` if the move pushes a box or brings
 to the cell after `>`, else `-`. With two boxes, both numbers are written (`=2,1` and `+1,2`).
 
 The next line expands the open state with the fewest total pushes. Ties go to a state with `+`, then
-to the newest. The search ends at the first goal,
-even in the middle of a line. The last line is the path to that goal.
+to the newest. The search ends at the first goal, even in the middle of a line. The last line is the
+path to that goal.
 """
 
 import re
