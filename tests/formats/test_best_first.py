@@ -43,9 +43,9 @@ EXAMPLE = """21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
 32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
 33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
 23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-1422=1>23: Up04# Down24# Left1322+1 Right15#
-1322=1>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
-2322=1>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+1422=1>23+4: Up04# Down24# Left1322+4 Right15#
+1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen
+2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
 Left Down Left"""
 LINES = EXAMPLE.split("\n")
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
@@ -82,7 +82,7 @@ def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_tar
     env = room(TWO, num_boxes=2)
     search = searched(env)
     first = next(line for line in FORM.written(search, env).split("\n") if ">" in line)
-    assert first == "112232=2,1>21: Up01# Down212232+2,1 Left10# Right122232-2,1"
+    assert first == "112232=2,1>21+7: Up01# Down212232+7 Left10# Right122232+9"
     assert search.path is not None and wins(env, search.path)
 
 
@@ -162,30 +162,30 @@ CORRUPTED = {
     "head without a number": ("wrong_fact", with_line(2, "22<23=1:", "22<23:")),
     "wrong aim": ("wrong_fact", with_line(7, ">23", ">33")),
     "wrong pushes": ("wrong_fact", with_line(7, "=1>23", "=2>23")),
-    "no note": ("wrong_fact", with_line(7, "=1>23", "")),
-    "skipped": ("skipped", "\n".join([*LINES[:8], "1222=1>23 Left Left: Up02# Down2232-2"])),
+    "no note": ("wrong_fact", with_line(7, "=1>23+4", "")),
+    "skipped": ("skipped", "\n".join([*LINES[:8], "1222=1>23+6 Left Left: Up02# Down2232=2>33+9"])),
     "never found": ("never_found", with_line(7, "1322=1", "1122=1")),
     "again": ("expanded_again", "\n".join([*LINES[:8], *LINES[7:]])),
-    "wrong path": ("wrong_path", with_line(7, "23 Left:", "23 Up:")),
-    "wrong move": ("wrong_move", with_line(7, "Left1222-1", "Left1122-1")),
+    "wrong path": ("wrong_path", with_line(7, "+4 Left:", "+4 Up:")),
+    "wrong move": ("wrong_move", with_line(7, "Left1222+6", "Left1122+6")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
     "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
-    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422-1")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422+4")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
-    "wrong mark": ("wrong_status", with_line(7, "Left1222-1", "Left1222+1")),
-    "wrong number": ("wrong_status", with_line(7, "Left1222-1", "Left1222-2")),
-    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322+1")),
+    "wrong estimate": ("wrong_status", with_line(7, "Left1222+6", "Left1222+4")),
+    "pushes of no push": ("wrong_status", with_line(7, "Left1222+6", "Left1222=1>23+6")),
+    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322+4")),
     "no goal": ("no_goal", "\n".join([*LINES[:8], LINES[9]])),
     "wrong end": ("wrong_path", with_line(9, "Left Down Left", "Left Left")),
     "no end": ("wrong_path", "\n".join(LINES[:9])),
     "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
-    "two statuses": ("unreadable", with_line(8, "Down3322-1", "Down3322-1 seen")),
+    "two statuses": ("unreadable", with_line(8, "Down3322+6", "Down3322+6 seen")),
     "open states": ("unreadable", with_line(7, " seen", " seen ; 1222")),
     "no search": ("unreadable", "\n".join(LINES[:6])),
     "no facts": ("wrong_fact", "\n".join(LINES[6:])),
     "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
     "no state": ("unreadable", with_line(7, "1322=1", "13=1")),
-    "half a cell": ("wrong_move", with_line(7, "Left1222-1", "Left122-1")),
+    "half a cell": ("wrong_move", with_line(7, "Left1222+6", "Left122+6")),
 }
 
 
@@ -218,7 +218,8 @@ def test_any_text_has_a_score(text: str):
 
 
 def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
-    text = EXAMPLE.replace("22<23=1", "22<23=3").replace("+1", "+3").replace("-1", "-3")
+    text = EXAMPLE.replace("22<23=1", "22<23=3").replace("22=1>23", "22=3>23")
+    text = text.replace("+6", "+10").replace("+4", "+8")
     score = scored(text)
     assert score.failure == "wrong_fact" and score.kinds["fact"] == (48, 50)
     assert score.moves == score.moves_right == score.status_right
@@ -258,7 +259,7 @@ def test_parts_are_every_word_by_what_it_is():
             "note": 3,
             "path": 6,
             "move": 11,
-            "estimate": 4,
+            "estimate": 7,
             "status": 3,
             "answer": 1,
         }
@@ -272,20 +273,34 @@ def test_parts_are_every_word_by_what_it_is():
             ("move", "Up04#"),
         ):
             assert part in parts
-        assert [word for kind, word in parts if kind == "estimate"] == ["+1", "+1", "-1", "-1"]
+        assert [word for kind, word in parts if kind == "estimate"] == ["+4"] * 4 + [
+            "+6",
+            "+4",
+            "+6",
+        ]
         assert parts[-1] == ("answer", "Left || Down")
 
 
-def test_equal_states_are_expanded_newest_first():
+def test_the_lowest_estimate_is_expanded_first_and_the_newest_of_several():
     found = BestStates("1422", Facts({"21": 0, "22": 1}, {"22": "23"}), ("21",))
     found.close("1422")
-    for key, status in (("1322", "+2"), ("1222", "-1"), ("1122", "+1"), ("3122", "+1")):
+    for key, status in (("1322", "+6"), ("1222", "+4"), ("2221", "=0>23+4"), ("3122", "+5")):
         found.add(key, ("Up",), status)
     order = []
     while (key := found.next()) is not None:
         order.append(key)
         found.close(key)
-    assert order == ["3122", "1122", "1222", "1322"]
+    assert order == ["2221", "1222", "3122", "1322"]
+
+
+def test_a_push_has_its_pushes_and_an_estimate():
+    """The player in cell 23 pushes the box from 22 to 21: path 1, pushes 2, distance 0."""
+    facts = Facts({"41": 0, "31": 1, "21": 2, "22": 3}, {"31": "21", "21": "11", "22": "23"})
+    found = BestStates("2322", facts, ("41",))
+    assert found.note("2322") == "=3>23+6"
+    assert found.status("2322", "2221", "") == "=2>11+7"  # 1, twice 2, and 2 steps to cell 11
+    assert found.status("2322", "1322", "") == "+8"  # 1, twice 3, and 1 step to cell 23
+    assert found.status("2322", "2242", "") == "dead"
 
 
 def test_a_world_with_permuted_outcomes_has_the_same_facts_and_a_path():

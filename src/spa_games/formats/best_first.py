@@ -20,9 +20,9 @@ the targets. The search follows:
     32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
     33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
     23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-    1422=1>23: Up04# Down24# Left1322+1 Right15#
-    1322=1>23 Left: Up03# Down2322+1 Left1222-1 Right1422 seen
-    2322=1>23 Left Down: Up1322 seen Down3322-1 Left2221 goal
+    1422=1>23+4: Up04# Down24# Left1322+4 Right15#
+    1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen
+    2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
     Left Down Left
 
 The line of `31<41=1` says that a box in cell 31 is one push from a target, and that the player
@@ -36,14 +36,15 @@ never reach a target.
 
 Each line of the search expands one state. It begins with the state's key. After `=` comes the
 number of pushes from the box to a target and, after `>`, the cell from which the player pushes the
-first box that is not on a target. The path to the state follows, then every action with its result.
-`Up04#` changes nothing, because cell 04 blocks the way. `Left1322+1` leads to a new state with a
-box one push from its target. The sign is `+` if the move pushes a box or brings the player closer
-to the cell after `>`, else `-`. With two boxes, both numbers are written (`=2,1` and `+1,2`).
+first box that is not on a target. The number after `+` estimates the length of a solution: the
+length of the path to this state, plus twice the pushes, plus the player's distance to the cell
+after `>`, ignoring walls. The path follows, then every action with its result. `Up04#` changes
+nothing, because cell 04 blocks the way. `Left1322+4` leads to a new state with the estimate 4. If
+the move pushes a box, the new pushes and the new cell come first (`Left2221=1>31+6`). With two
+boxes, both numbers of pushes are written (`=2,1>31`).
 
-The next line expands the open state with the fewest total pushes. Ties go to a state with `+`, then
-to the newest. The search ends at the first goal, even in the middle of a line. The last line is the
-path to that goal.
+The next line expands the open state with the lowest estimate, the newest of several. The search
+ends at the first goal, even in the middle of a line. The last line is the path to that goal.
 """
 
 import re
@@ -78,8 +79,10 @@ BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
 _FACTS = re.compile(r"([0-9]{2})(?:<([0-9]{2}))?=([0-9]{1,3}):")
-_ESTIMATE = r"[+-][0-9]{1,3}(?:,[0-9]{1,3})*"
-_MOVE = re.compile(rf"([0-9]+)(#|{_ESTIMATE})?")
+_PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
+_ESTIMATE = r"\+[0-9]{1,3}"
+_PARTS = re.compile(rf"(.*?)((?:=[^+]*)?)((?:{_ESTIMATE})?)")
+_MOVE = re.compile(rf"([0-9]+)(#|(?:{_PUSHES})?{_ESTIMATE})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +137,13 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
 
 
 class BestStates(OpenStates):
-    """Open states of a best-first search, ordered by total pushes. Ties go to states with `+`, then
-    to the newest."""
+    """Open states of a best-first search, ordered by `estimate`. Ties go to the newest state."""
 
     def __init__(self, start: str, facts: Facts, targets: Sequence[str]) -> None:
         super().__init__(start)
         self.facts = facts
         self.targets = targets
-        self._ranks = {start: (0, False, 0)}
+        self._ranks = {start: (0, 0)}
 
     def next(self) -> str | None:
         """The best open state; None if no state is open."""
@@ -158,14 +160,27 @@ class BestStates(OpenStates):
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
-    def note(self, key: str) -> str:
-        """What follows a state's key: the pushes of each box, and the cell `aim`."""
+    def pushes(self, key: str) -> str:
+        """The pushes of each box, and the cell `aim`, as in `=1,0>31`."""
         pushes = (self.facts.pushes.get(box, DEAD) for box in _cells(key)[1:])
         return f"={','.join(map(str, pushes))}>{self.aim(key)}"
 
+    def estimate(self, key: str, length: int) -> int:
+        """Estimate the length of a solution through a state that a path of `length` actions reaches:
+        the length, plus twice the pushes, plus the player's distance to `aim`."""
+        player, *boxes = _cells(key)
+        aim = self.aim(key)
+        pushes = sum(self.facts.pushes.get(box, 0) for box in boxes)
+        return length + 2 * pushes + (_distance(player, aim) if aim else 0)
+
+    def note(self, key: str) -> str:
+        """What follows a state's key at the beginning of a line."""
+        return f"{self.pushes(key)}+{self.estimate(key, len(self.paths.get(key, ())))}"
+
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
-        or the estimate of a new state, such as `+1,2`."""
+        or the estimate of a new state, such as `+6`. If the move pushes a box, `pushes` comes
+        first."""
         if outcome == GOAL:
             return GOAL
         if after == key:
@@ -173,28 +188,25 @@ class BestStates(OpenStates):
         # A key of a different length does not name a state of this puzzle, so it counts as dead.
         if len(after) != len(key):
             return DEAD
-        player, *boxes = _cells(after)
+        boxes = _cells(after)[1:]
         # `outcome` comes from the text of a predicted state. It may show that the state is lost
         # even if the predicted facts do not.
         if outcome or not all(box in self.facts.pushes for box in boxes):
             return DEAD
         if after in self.paths:
             return SEEN
-        before, *boxes_before = _cells(key)
-        aim = self.aim(key)
-        nearer = bool(aim) and _distance(player, aim) < _distance(before, aim)
-        mark = "+" if nearer or boxes != boxes_before else "-"
-        return mark + ",".join(str(self.facts.pushes[box]) for box in boxes)
+        pushed = "" if boxes == _cells(key)[1:] else self.pushes(after)
+        return f"{pushed}+{self.estimate(after, len(self.paths.get(key, ())) + 1)}"
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
         """Record a state whose status is an estimate. Open it unless it is at the depth limit."""
-        if status[0] not in "+-":
+        _, plus, estimate = status.partition("+")
+        if not plus:
             return
         self.paths[after] = path
         # A state at the depth limit is recorded but never expanded.
         if len(path) < self.max_depth:
-            pushes = sum(map(int, status[1:].split(",")))
-            self._ranks[after] = (pushes, status[0] == "-", -len(self.paths))
+            self._ranks[after] = (int(estimate), -len(self.paths))
 
     def listed(self) -> tuple[str, ...]:
         """Return (): lines do not list open states."""
@@ -260,6 +272,7 @@ class BestFirst(BreadthFirst):
         found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
         lines = _fact_lines(search.facts, puzzle)
         for line in search.lines:
+            found.paths[line.key] = line.path
             head = " ".join((line.key + found.note(line.key), *line.path))
             moves = (_written_move(line.key, move, puzzle) for move in line.moves)
             lines.append(f"{head}: {' '.join(moves)}")
@@ -335,8 +348,7 @@ class BestFirst(BreadthFirst):
 
         In lines of facts, `cell` is the cell that a line is about, `fact` a neighbour or its status,
         and `open` a cell after the semicolon. In lines of the search, `next` is the state that a
-        line expands, `note` what follows its key, and `estimate` the sign and numbers of a new
-        state.
+        line expands, `note` its pushes and the cell after `>`, and `estimate` a number after `+`.
         """
         head, colon, _ = line.partition(":")
         if not colon:
@@ -350,19 +362,16 @@ class BestFirst(BreadthFirst):
             return
         for word in re.finditer(r"[^\s:]+", line):
             start, stop = word.span()
-            if stop <= len(head):
-                key, _, note = word[0].partition("=")
-                yield ("path" if start else "next", start, start + len(key))
-                if note:
-                    yield "note", start + len(key), stop
-            elif word[0] in _WORDS:
+            if word[0] in _WORDS:
                 yield "status", start, stop
-            else:
-                estimate = re.search(rf"{_ESTIMATE}$", word[0])
-                middle = start + estimate.start() if estimate else stop
-                yield "move", start, middle
-                if estimate:
-                    yield "estimate", middle, stop
+                continue
+            kind = "move" if start > len(head) else "path" if start else "next"
+            parts = _PARTS.fullmatch(word[0])
+            ends = [stop] if parts is None else [start + end for end in map(parts.end, (1, 2, 3))]
+            for name, end in zip((kind, "note", "estimate"), ends, strict=False):
+                if end > start:
+                    yield name, start, end
+                start = end
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
         """Parse a line of the search for display. Return None for any other line."""
@@ -484,7 +493,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
     """Parse a line and keep its keys as written. Return None if it cannot be parsed.
 
-    The status of a move is its estimate (such as `+1`), `#`, or a word such as `seen`.
+    The status of a move is its estimate (such as `+6`), `#`, or a word such as `seen`.
     """
     line = read_line(text, actions, _WORDS)
     if line is None:
