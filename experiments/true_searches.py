@@ -1,0 +1,60 @@
+"""Success and length of the searches that a preset's format writes, from true copies of the game.
+
+    python experiments/true_searches.py PRESET OUTPUT [KEY=VALUE...]
+
+In every turn, the actions are the first ones of the path that the search finds. This is the most that
+imitation of these searches can win. OUTPUT, a JSON file, gets whether each puzzle is won, and the
+number of tokens of each response. The puzzles are the 256 development puzzles from seed 300,000, as
+in `learned_world.sh`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from spa.config.load import load_config
+from spa.formats.registry import format_of
+from spa.formats.search import BreadthFirst, run_search
+from spa.models.build import load_template
+from spa.recipes import setup
+
+preset, output = sys.argv[1:3]
+settings = ("seed.val=300000", "es_manager.val.env_groups=256", "es_manager.val.group_size=1")
+cfg = load_config(preset, [*settings, *sys.argv[3:]])
+form = format_of(cfg.agent_proxy.response_format)
+assert isinstance(form, BreadthFirst)
+tokenizer = load_template(cfg, cfg.model_path).tokenizer
+worker = setup.make_worker(cfg, None, mode="base")
+rows = []
+for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
+    env = worker.make_env(spec.tag)
+    env.reset(seed=spec.puzzle_seed)
+    left = cfg.custom_envs[spec.tag].max_actions_per_traj
+    tokens = []
+    while env.state_outcome() == "" and left and len(tokens) < cfg.agent_proxy.max_turn:
+        true = form.reference(env)
+        expand = true.__getitem__ if isinstance(true, dict) else true
+        search = run_search(form.searching(env.state_key() or "", env), expand)
+        if search.path is None:
+            break
+        part = search.path[: min(left, cfg.agent_proxy.max_actions_per_turn)]
+        response = f"<think>{form.written(search, env)}</think><answer>{' || '.join(part)}</answer>"
+        tokens.append(len(tokenizer.encode(response)))
+        for name in part:
+            action = env.to_action(name)
+            assert action is not None
+            env.step(action)
+        left -= len(part)
+    rows.append({"won": env.state_outcome() == "goal", "tokens": tokens})
+limit = cfg.actor_rollout_ref.rollout.response_length
+lengths = [count for row in rows for count in row["tokens"]]
+fits = [row["won"] and max(row["tokens"]) <= limit for row in rows]
+result = {
+    "preset": preset,
+    "settings": [*settings, *sys.argv[3:]],
+    "won": round(sum(row["won"] for row in rows) / len(rows), 4),
+    "won_within_response_length": round(sum(fits) / len(rows), 4),
+    "mean_tokens": round(sum(lengths) / len(lengths), 1),
+    "puzzles": rows,
+}
+Path(output).write_text(json.dumps(result), encoding="utf-8")
