@@ -174,7 +174,7 @@ class BestStates(OpenStates):
         return length + 2 * pushes + (_distance(player, aim) if aim else 0)
 
     def note(self, key: str) -> str:
-        """What follows a state's key at the beginning of a line."""
+        """The text after a state's key at the beginning of a line."""
         return f"{self.pushes(key)}+{self.estimate(key, len(self.paths.get(key, ())))}"
 
     def status(self, key: str, after: str, outcome: str) -> str:
