@@ -1288,15 +1288,18 @@ def hidden_lake() -> Iterator[Claim]:
     reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
     policies = figure(reference["puzzles"])
     yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
-    written = "search_paths_model-true-1-2"
     for name, text in (
         (
             "search_marked_model-true-1-1",
             f"{examples('moves-true-1')} random moves, {searches} searches of its own predictions",
         ),
-        (
-            written,
-            f"{examples('moves-true-2')} random moves, {examples(written)} searches of its own predictions",
+        *(
+            (
+                f"search_paths_model-true-1-{seed}",
+                f"(seed {seed}) | {examples(f'moves-true-{seed}')} random moves, "
+                f"{examples(f'search_paths_model-true-1-{seed}')} searches of its own predictions",
+            )
+            for seed in (1, 2)
         ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
@@ -1306,29 +1309,33 @@ def hidden_lake() -> Iterator[Claim]:
 
 def opened_hidden_lake() -> Iterator[Claim]:
     """Written search on the hidden lake's evaluation set, beside the strongest baseline."""
-    written = "search_paths_model-true-1-2"
-    opened = [
-        next(iter(load(f"learned-world/eval-set-{written}-{how}.json")["tags"].values()))["pass@1"]
+    names = [f"learned-world/eval-set-search_paths_model-true-1-{seed}" for seed in (1, 2, 3)]
+    won = {
+        how: [{puzzle: fmean(each) for puzzle, each in attempts(f"{name}-{how}")} for name in names]
         for how in ("sampled", "greedy")
-    ]
-    yield PAGE, f"SmolLM2 wins {percent(opened[0]['mean'])} % (one training)"
-    shown = [f"{percent(one['mean'])} % {bracket(one, 1)}" for one in opened]
-    yield PAGE, f"evaluation set, {figure(opened[0]['n'])} puzzles opened once"
-    yield PAGE, f"written search with paths wins {shown[0]}, greedily {shown[1]}."
+    }
+    # The three trainings differ less than samples of puzzles do, so the intervals are over puzzles.
+    means = {
+        how: {puzzle: fmean(each[puzzle] for each in found) for puzzle in found[0]}
+        for how, found in won.items()
+    }
+    shares = {how: asdict(rate_interval([[*each.values()]], seed=0)) for how, each in means.items()}
+    one, two, three = (percent(fmean(each.values())) for each in won["sampled"])
+    mean, greedy = (f"{percent(each['mean'])} % {bracket(each, 1)}" for each in shares.values())
+    yield PAGE, f"SmolLM2 wins {percent(shares['sampled']['mean'])} % (three trainings)"
+    yield PAGE, f"{figure(len(means['sampled']))} puzzles that each training opened once"
+    yield PAGE, f"wins {one}, {two} and {three} %, {mean} on average, greedily {greedy}"
     path = RESULTS / "reference" / "hidden-lake-4x4-eval-set.json"
     reference = json.loads(path.read_text("utf-8"))
     success = reference["success"]["network_centred_all_states"]["mean"]
-    won_by_network = dict(
+    network = dict(
         zip(
             reference["puzzle_hashes"],
             reference["wins_without_chance"]["network_centred_all_states"],
             strict=True,
         )
     )
-    won_by_writing = {
-        puzzle: fmean(won) for puzzle, won in attempts(f"learned-world/eval-set-{written}-sampled")
-    }
-    lead = difference(won_by_writing, won_by_network)
+    lead = difference(means["sampled"], network)
     yield PAGE, f"The network wins {percent(success)} % of them, {points(lead)} less"
 
 
