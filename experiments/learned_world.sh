@@ -5,7 +5,8 @@
 # `search_model` follow from the model's own moves, those of the others from copies of the game.
 # MOVES: the single moves on which the model is fine-tuned first. true (default): random play. permuted: the same questions,
 # with next states permuted among them. without_way: the same moves without what they pass. none: it starts from the preset's
-# model. WORLD: random play in the hidden lake's world of that number. Arms with the same moves start from the same checkpoint, and train on the same puzzles.
+# model. WORLD: random play in the hidden lake's world of that number. Arms with the same moves start from the same checkpoint,
+# and train on the same puzzles.
 # Run it again to resume. RUNS is the folder of the runs (default: runs/learned-world), EPOCHS the passes over the examples
 # (default: 1), PUZZLES the development puzzles (default: 256). EVAL_SET=NAME opens an evaluation set in place of them.
 set -euo pipefail

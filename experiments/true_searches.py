@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from spa.config.load import load_config
+from spa.examples.search import response
 from spa.formats.registry import format_of
 from spa.formats.search import BreadthFirst, run_search
 from spa.models.build import load_template
@@ -27,19 +28,20 @@ tokenizer = load_template(cfg, cfg.model_path).tokenizer
 worker = setup.make_worker(cfg, None, mode="base")
 rows = []
 for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
-    env = worker.make_env(spec.tag)
-    env.reset(seed=spec.puzzle_seed)
-    left = cfg.custom_envs[spec.tag].max_actions_per_traj
+    look = worker.peek_reset(spec)
+    assert look is not None
+    env = look.env
+    prompter = worker.prompters[spec.tag]
+    left = cfg.most_actions(spec.tag)
     tokens = []
-    while env.state_outcome() == "" and left and len(tokens) < cfg.agent_proxy.max_turn:
+    while env.state_outcome() == "" and left:
         true = form.reference(env)
         expand = true.__getitem__ if isinstance(true, dict) else true
         search = run_search(form.searching(env.state_key() or "", env), expand)
         if search.path is None:
             break
-        part = search.path[: min(left, cfg.agent_proxy.max_actions_per_turn)]
-        response = f"<think>{form.written(search, env)}</think><answer>{' || '.join(part)}</answer>"
-        tokens.append(len(tokenizer.encode(response)))
+        part = search.path[: min(left, prompter.max_actions_per_turn)]
+        tokens.append(len(tokenizer.encode(response(form.written(search, env), part, prompter))))
         for name in part:
             action = env.to_action(name)
             assert action is not None

@@ -238,8 +238,11 @@ class Sokoban(GridGame):
         return True
 
     def _grid(self) -> str:
-        grid = "".join(self._grid_chars)
-        return _with_keys(grid) if self.cell_keys else grid
+        return self._drawn("".join(self._grid_chars))
+
+    def _drawn(self, symbols: str) -> str:
+        """The grid with these symbols as this instance shows it."""
+        return _with_keys(symbols) if self.cell_keys else symbols
 
     def _render_grid(self, symbols: Mapping[int, str]) -> list[str]:
         """The characters of the grid, line breaks included. A cell's number is the index of its
@@ -376,9 +379,7 @@ class Sokoban(GridGame):
 
     def state_value(self, text: str) -> float:
         """The fraction of boxes that are on targets, according to a state text."""
-        grid = text.split("\n")[: self.rows] if "\n" in text else []
-        if self.cell_keys:
-            grid = [line[2::3] for line in grid]
+        grid = self._symbol_lines(text) if "\n" in text else []
         shown = sum(line.count(self._symbols[BOX_ON_TARGET]) for line in grid)
         # Without a grid, count the cells after the last `(√)`, as in `boxes on targets (√) are at
         # (1,2) (3,4)`.
@@ -470,18 +471,20 @@ class Sokoban(GridGame):
         shown = self._shown(text)
         return "" if shown is None else shown.state_outcome()
 
+    def _symbol_lines(self, text: str) -> list[str]:
+        """The symbols of each line of the grid in a text."""
+        lines = text.split("\n")[: self.rows]
+        # With keys, every third character is a symbol.
+        return [line[2::3] for line in lines] if self.cell_keys else lines
+
     def _shown(self, text: str) -> "Sokoban | None":
         """A copy of the game in the state that a grid shows. None if the text has no valid grid."""
         standard = str.maketrans(
             {symbol: SYMBOLS[identity] for identity, symbol in self._symbols.items()}
         )
-        board = "\n".join(text.split("\n")[: self.rows])
-        if self.cell_keys:
-            keyed = board
-            # Every third character is a symbol.
-            board = "\n".join(line[2::3] for line in keyed.split("\n"))
-            if _with_keys(board) != keyed:
-                return None
+        board = "\n".join(self._symbol_lines(text))
+        if self._drawn(board) != "\n".join(text.split("\n")[: self.rows]):
+            return None
         try:
             room = self._parse(board.translate(standard))
         except ConfigError:

@@ -87,8 +87,7 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One expanded state. `open_keys` contains the states still to be expanded after this line; it
-    is empty if the line found the goal. `note` is what some formats write directly after the
-    key."""
+    is empty if the line found the goal. `note` is `OpenStates.note` of the state."""
 
     key: str
     path: tuple[str, ...]
@@ -125,6 +124,10 @@ class OpenStates:
     def close(self, key: str) -> None:
         """Remove a state from the open states. Has no effect if the state is not open."""
         self._queue = [each for each in self._queue if each != key]
+
+    def note(self, key: str) -> str:
+        """Return what the format writes directly after the key of an expanded state."""
+        return ""
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """Return the status of a move from `key` to `after`: `outcome` if there is one, `seen` for
@@ -165,9 +168,10 @@ def expanding(
             status = found.status(key, next_key, outcome)
             moves.append(Move(action, target, status))
             if status == GOAL:
-                return Search((*lines, Line(key, found.paths[key], tuple(moves), ())), path)
+                last = Line(key, found.paths[key], tuple(moves), (), found.note(key))
+                return Search((*lines, last), path)
             found.add(next_key, path, status)
-        lines.append(Line(key, found.paths[key], tuple(moves), found.listed()))
+        lines.append(Line(key, found.paths[key], tuple(moves), found.listed(), found.note(key)))
     return Search(tuple(lines), None)
 
 
@@ -435,11 +439,10 @@ def score_lines(
     outcome: Callable[[str], str],
     actions: Sequence[str],
     complete: bool,
-    check_note: Callable[[Line], None] = lambda line: None,
 ) -> None:
     """Score the lines of a search and its path. Increases `counts`, whose keys are the fields of
-    `SearchScore`, and appends the kind of each failure to `errors`. `check_note` is called with
-    each line that counts, to score its note.
+    `SearchScore`, and appends the kind of each failure to `errors`. In formats with notes, `notes`
+    and `notes_right` are also counted.
 
     Moves and outcomes are compared with the game. The order of expansion, `seen`, paths and lists
     of open states are compared with what the text itself has found so far.
@@ -473,7 +476,10 @@ def score_lines(
                 else "never_found"
             )
         counts.update(lines=1, next_right=int(is_next))
-        check_note(line)
+        note = found.note(line.key)
+        if note or line.note:
+            counts.update(notes=1, notes_right=int(line.note == note))
+            errors += [] if line.note == note else ["wrong_fact"]
         if line.key in found.paths:
             _count_path(counts, errors, right=line.path == found.paths[line.key])
         expanded.add(line.key)

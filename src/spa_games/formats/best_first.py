@@ -269,11 +269,9 @@ class BestFirst(BreadthFirst):
         assert isinstance(search, BestFirstSearch)  # the type that `searching` returns
         assert search.path is not None  # the caller drops a search without a path
         puzzle = _puzzle(view)
-        found = BestStates(search.lines[0].key, search.facts, puzzle.targets)
         lines = _fact_lines(search.facts, puzzle)
         for line in search.lines:
-            found.paths[line.key] = line.path
-            head = " ".join((line.key + found.note(line.key), *line.path))
+            head = " ".join((line.key + line.note, *line.path))
             moves = (_written_move(line.key, move, puzzle) for move in line.moves)
             lines.append(f"{head}: {' '.join(moves)}")
         return "\n".join((*lines, " ".join(search.path)))
@@ -291,8 +289,8 @@ class BestFirst(BreadthFirst):
         state, and the path.
 
         In `kinds`, `fact` counts words of facts, and `note` counts what follows the keys of expanded
-        states. Each line is judged by the facts in the text, even if they are wrong. Returns None if the game has no
-        boxes to push, or if the reference search finds no path to the goal.
+        states. Each line is judged by the facts in the text, even if they are wrong. Returns None if
+        the game has no boxes to push, or if the reference search finds no path to the goal.
         """
         start = env.state_key()
         puzzle = env.push_puzzle()
@@ -309,13 +307,8 @@ class BestFirst(BreadthFirst):
         begun = len(whole) > len(header)
         expected = right if begun or complete else right[: len(header)]
         counts = Counter[str]()
-        notes = list[bool]()
         errors = ["wrong_fact"] * (header != expected)
         found = BestStates(start, _read_facts(header), puzzle.targets)
-
-        def check_note(line: Line) -> None:
-            notes.append(line.note == found.note(line.key))
-            errors.extend(["wrong_fact"] * (not notes[-1]))
 
         def outcome(key: str) -> str:
             there = puzzle.at(key)
@@ -332,13 +325,15 @@ class BestFirst(BreadthFirst):
                 outcome=outcome,
                 actions=env.action_names(),
                 complete=complete,
-                check_note=check_note,
             )
         else:
             errors.append("unreadable" if complete else "over_limit")
         if not errors and thoughts != self.written(wanted, env):
             errors.append("unreadable")
-        kinds = {"fact": _right_words(header, expected), "note": (sum(notes), len(notes))}
+        kinds = {
+            "fact": _right_words(header, expected),
+            "note": (counts.pop("notes_right", 0), counts.pop("notes", 0)),
+        }
         return SearchScore(
             **dict[str, Any](counts), failure=errors[0] if errors else "", kinds=kinds
         )
@@ -367,11 +362,10 @@ class BestFirst(BreadthFirst):
                 continue
             kind = "move" if start > len(head) else "path" if start else "next"
             parts = _PARTS.fullmatch(word[0])
-            ends = [stop] if parts is None else [start + end for end in map(parts.end, (1, 2, 3))]
-            for name, end in zip((kind, "note", "estimate"), ends, strict=False):
-                if end > start:
-                    yield name, start, end
-                start = end
+            assert parts is not None  # the pattern matches any word
+            for number, name in enumerate((kind, "note", "estimate"), start=1):
+                if parts[number]:
+                    yield name, start + parts.start(number), start + parts.end(number)
 
     def shown_line(self, text: str, actions: Sequence[str]) -> Line | None:
         """Parse a line of the search for display. Return None for any other line."""
