@@ -32,7 +32,9 @@ from spa_bench.reference.hidden_lake import (
     learn_world,
 )
 from spa_bench.reference.labels import (
+    CENTRED_EPOCHS,
     CENTRED_HIDDEN,
+    Label,
     centred_network,
     label_all_states,
     make_labels,
@@ -48,9 +50,18 @@ from spa_bench.reference.rules import (
     single_candidate,
     table_success,
 )
-from spa_bench.reference.sokoban import look_ahead_around_walls, walk_around_walls
+from spa_bench.reference.sokoban import (
+    count_rules,
+    counted_plan,
+    label_all_rooms,
+    look_ahead_around_walls,
+    one_box_at_a_time,
+    room_lookup,
+    walk_around_walls,
+)
 from spa_bench.reference.sudoku import solution_lookup, stored_solutions
 from spa_games.hidden_dynamics_lake import HiddenDynamicsLake
+from spa_games.sokoban import Sokoban
 from spa_games.sudoku import Sudoku
 
 SAMPLES = 8
@@ -153,6 +164,7 @@ POLICIES: dict[str, dict[str, NextAction]] = {
         "look_ahead_around_walls": look_ahead_around_walls(1, remember=False),
         "look_ahead_around_walls_no_revisits": look_ahead_around_walls(1, remember=True),
         "look_ahead_3_around_walls_no_revisits": look_ahead_around_walls(3, remember=True),
+        "one_box_at_a_time": one_box_at_a_time,
     },
     "sudoku": {"single_candidate": single_candidate},
 }
@@ -167,6 +179,14 @@ def factored_counts_search(
     return believed_plan(learn_world(env, moves, seed=sample))
 
 
+def counted_rules_search(
+    moves: int, env: TextEnv, held_out: Collection[str], sample: int
+) -> NextAction:
+    """Count what moves do in Sokoban and plan with that."""
+    assert isinstance(env, Sokoban)
+    return counted_plan(count_rules(env, moves, cap=BOARDS["sokoban-6x6"].cap, seed=sample))
+
+
 def lookup(puzzles: int, env: TextEnv, held_out: Collection[str], sample: int) -> NextAction:
     """Store the solutions of training puzzles and look them up."""
     assert isinstance(env, Sudoku)
@@ -179,6 +199,10 @@ LEARNERS: dict[str, dict[str, Learner]] = {
     "hidden_dynamics_lake": {
         f"factored_counts_search_{moves}_moves": partial(factored_counts_search, moves)
         for moves in (20, 40, 80, 160, 2400)
+    },
+    "sokoban": {
+        f"counted_rules_search_{moves}_moves": partial(counted_rules_search, moves)
+        for moves in (20, 80, 320, 1280)
     },
     "sudoku": {
         f"solution_lookup_{puzzles}_puzzles": partial(lookup, puzzles) for puzzles in (200, 800)
@@ -206,6 +230,12 @@ def measure(board: Board) -> dict[str, Any]:
         texts.append(env.puzzle_text())
         optimum.append(env.best_success(board.cap))
     fixed = REFERENCES | POLICIES.get(board.env_type, {})
+    states = list[Label]()
+    if isinstance(env, Sokoban):
+        states = label_all_rooms(env, LABELS, seed=0, held_out=hashes)
+        fixed |= {"room_lookup_8_symmetries": room_lookup(states)}
+    elif board.env_type != "sudoku":
+        states = label_all_states(env, LABELS, seed=0, held_out=hashes)
     learners = LEARNERS.get(board.env_type, {})
     policies = {name: [policy] * SAMPLES for name, policy in fixed.items()} | {
         name: [learn(env, hashes, sample) for sample in range(SAMPLES)]
@@ -241,7 +271,7 @@ def measure(board: Board) -> dict[str, Any]:
         for name, counts in wins.items()
         if counts is not None
     }
-    learned = learned_wins(board, env, hashes) if "lake" in board.env_type else {}
+    learned = learned_wins(board, env, hashes, states) if states else {}
     rates |= learned
     known = [share for share in optimum if share is not None]
     if len(known) == len(optimum):
@@ -290,8 +320,11 @@ def eliminate(
     return found, [round(float(np.mean(results)), 4) for results in by_number]
 
 
-def learned_wins(board: Board, env: TextEnv, held_out: Sequence[str]) -> dict[str, list[int]]:
-    """Wins on each puzzle, 0 or 1, of baselines that learn from labels or from counts."""
+def learned_wins(
+    board: Board, env: TextEnv, held_out: Sequence[str], states: Sequence[Label]
+) -> dict[str, list[int]]:
+    """Wins on each puzzle, 0 or 1, of baselines that learn from labels or from counts. `states` has all
+    states of other puzzles."""
 
     def wins(plays: Callable[[], bool]) -> list[int]:
         found = []
@@ -301,25 +334,37 @@ def learned_wins(board: Board, env: TextEnv, held_out: Sequence[str]) -> dict[st
         return found
 
     labels = make_labels(env, LABELS, cap=board.cap, seed=0, held_out=held_out)
-    hidden = board.env_type == "hidden_dynamics_lake"
-    symbols = "ABCDE" if hidden else "P"
+    symbols = {"hidden_dynamics_lake": "ABCDE", "frozen_lake": "P", "sokoban": "PS"}[board.env_type]
     players = {
-        "nearest_neighbour": nearest_neighbour(labels, symbols),
         "network_1_epoch": network(labels, epochs=1, seed=0),
         "network_30_epochs": network(labels, epochs=30, seed=0),
     }
-    states = label_all_states(env, LABELS, seed=0, held_out=held_out)
-    for name, units in (("linear", 0), ("network", CENTRED_HIDDEN)):
-        players[f"{name}_centred_all_states"] = centred_network(
-            states, hidden=units, seed=0, players=symbols
-        )
+    if not isinstance(env, Sokoban):
+        # It compares boards by their single goal.
+        players = {"nearest_neighbour": nearest_neighbour(labels, symbols)} | players
+    centred = partial(centred_network, seed=0, players=symbols)
+    players |= {
+        "linear_centred_all_states": centred(states, hidden=0),
+        "network_centred_all_states": centred(states, hidden=CENTRED_HIDDEN),
+    }
     # The letters' pushes have directions of their own, so that a turned board is another puzzle.
-    if not hidden:
+    if not isinstance(env, HiddenDynamicsLake):
         turned = network(with_symmetries(labels), epochs=30, seed=0)
         players["network_30_epochs_8_symmetries"] = turned
+    strongest = "network_centred_all_states"
+    if isinstance(env, Sokoban):
+        strongest += "_8_symmetries"
+        # An eighth of the epochs takes as many steps.
+        players[strongest] = centred(
+            with_symmetries(states), hidden=CENTRED_HIDDEN, epochs=-(-CENTRED_EPOCHS // 8)
+        )
     found = {
         name: wins(partial(player_success, env, play, board.cap)) for name, play in players.items()
     }
+    once = partial(player_success, env, players[strongest], board.cap, repeat=False)
+    found[f"{strongest}_no_repeats"] = wins(once)
+    if isinstance(env, Sokoban):
+        return found
     table = count_table(env, MOVES, seed=0)
     return found | {"counted_table_search": wins(partial(table_success, env, table, board.cap))}
 

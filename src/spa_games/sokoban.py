@@ -47,6 +47,19 @@ SPRITES = {
 }
 
 
+def room_text(room: Room) -> str:
+    """The grid of a room in the standard symbols."""
+    stride = room.cols + 1
+    out = ["\n" if cell % stride == room.cols else "#" for cell in range(room.rows * stride - 1)]
+    for cell in room.floor:
+        box = cell in room.boxes
+        target = cell in room.targets
+        player = cell == room.player
+        plain, on_target = ("P", "S") if player else ("X", "√") if box else ("_", "O")
+        out[cell] = on_target if target else plain
+    return "".join(out)
+
+
 class Sokoban(GridGame):
     """A room with boxes, an equal number of targets, and a player who pushes the boxes.
 
@@ -328,18 +341,7 @@ class Sokoban(GridGame):
 
     def puzzle_text(self) -> str:
         """The initial board in the standard symbols, even if this instance shows other symbols."""
-        room = self.room
-        stride = self.cols + 1
-        out = [
-            "\n" if cell % stride == self.cols else "#" for cell in range(self.rows * stride - 1)
-        ]
-        for cell in room.floor:
-            box = cell in room.boxes
-            target = cell in room.targets
-            player = cell == room.player
-            plain, on_target = ("P", "S") if player else ("X", "√") if box else ("_", "O")
-            out[cell] = on_target if target else plain
-        return "".join(out)
+        return room_text(self.room)
 
     def _now(self) -> Room:
         """The current state as a room."""

@@ -23,9 +23,14 @@ from spa_bench.reference.labels import (
 )
 from spa_bench.reference.rules import count_table, single_candidate, table_success
 from spa_bench.reference.sokoban import (
+    count_rules,
+    counted_plan,
+    label_all_rooms,
     look_ahead_around_walls,
     moved,
+    one_box_at_a_time,
     pushes_to,
+    room_lookup,
     walk_around_walls,
 )
 from spa_bench.reference.sudoku import solution_lookup, stored_solutions
@@ -46,29 +51,40 @@ def test_labels_are_of_new_puzzles_and_right():
     assert len(labels) == 60
     for label in labels:
         env.reset(seed=0, options={"board": label.grid})
-        assert env.expert_actions(1) == (label.action,)
+        assert env.expert_actions(1) == label.actions
         assert puzzle_hash(env) not in held_out
 
 
 def test_symmetries_keep_best_actions_best():
     env = lake()
-    for label in with_symmetries([Label("P_O\n__O\nO_G", "Right"), Label("_PO\n_OG\n___", "Left")]):
+    for label in with_symmetries(
+        [Label("P_O\n__O\nO_G", ("Right",)), Label("_PO\n_OG\n___", ("Left",))]
+    ):
         env.reset(seed=0, options={"board": label.grid})
         steps = env.optimal_steps()
-        env.step(label.action)
+        env.step(label.actions[0])
         assert env.optimal_steps() == steps - 1
 
 
 def test_players_play_what_they_were_shown():
     labels = make_labels(lake(), 300, cap=6, seed=0, held_out=())
     for play in (nearest_neighbour(labels), network(labels, epochs=40, seed=0)):
-        assert np.mean([play(label.grid) == label.action for label in labels]) > 0.95
+        assert np.mean([play(label.grid)[0] == label.actions[0] for label in labels]) > 0.95
         env = lake()
         wins = []
         for seed in range(60):
             env.reset(seed=seed)
             wins.append(player_success(env, play, 8))
         assert np.mean(wins) > 0.6
+
+
+def test_players_without_repeats_try_the_next_action():
+    env = lake()
+    for repeat, won in ((True, False), (False, True)):
+        env.reset(seed=0, options={"board": "G__\n___\nP__"})
+        # It bumps into the left border in both rows.
+        found = player_success(env, lambda grid: ("Left", "Up"), 4, repeat=repeat)
+        assert found == won
 
 
 def test_labels_of_all_states_have_every_best_action():
@@ -188,6 +204,68 @@ def test_look_ahead_around_walls_goes_around_walls_and_does_not_return():
     env.reset(seed=0, options={"board": board})
     assert pushes_to(env.room, env.room.targets[0])[4 * 7 + 4] == 3
     assert walk_around_walls(lake(), None) is None
+
+
+def test_labels_of_rooms_are_those_of_all_states():
+    env = Sokoban(num_boxes=[1, 2])
+    labels = label_all_rooms(env, 6, seed=0, held_out=())
+    same = label_all_states(env, 6, seed=0, held_out=())
+    assert {(label.grid, label.actions) for label in labels} == {
+        (label.grid, label.actions) for label in same
+    }
+    env.reset(seed=0, options={"board": labels[3].grid})
+    left = label_all_rooms(env, 6, seed=0, held_out={puzzle_hash(env)})
+    assert labels[3] not in left
+
+
+def test_counted_rules_are_those_of_sokoban():
+    env = Sokoban(num_boxes=2)
+    true = {"#": "stay", "_": "step", "O": "step"}
+    for box in "X√":
+        true |= {box + beyond: "push" if beyond in "_O" else "stay" for beyond in "#_OX√"}
+    counted = count_rules(env, 2000, cap=10, seed=0)
+    assert counted.items() <= true.items()
+    assert len(counted) > 8
+    rng = np.random.default_rng(0)
+    for seed in range(15):
+        env.reset(seed=seed)
+        steps = env.optimal_steps()
+        assert steps is not None
+        assert policy_success(env, counted_plan(true), steps, rng)
+        env.reset(seed=seed)
+        assert not policy_success(env, counted_plan(true), steps - 1, rng)
+    assert counted_plan(true)(lake(), rng) is None
+    # Without rules, moves are random.
+    env.reset(seed=0)
+    assert {counted_plan({})(env, rng) for _ in range(40)} == set(env.action_names())
+
+
+def test_boxes_go_to_targets_one_at_a_time():
+    board = "######\n#P___#\n#_X__#\n#_O__#\n#XO__#\n######"
+    env = Sokoban(num_boxes=2)
+    rng = np.random.default_rng(0)
+    env.reset(seed=0, options={"board": board})
+    # The upper box is two moves from its target.
+    assert one_box_at_a_time(env, rng) == "Right"
+    assert one_box_at_a_time(lake(), rng) is None
+    wins = 0
+    for seed in range(20):
+        env.reset(seed=seed)
+        wins += bool(policy_success(env, one_box_at_a_time, 30, rng))
+    assert wins > 10
+
+
+def test_known_rooms_are_found_turned_and_mirrored():
+    board = "######\n#P___#\n#_X__#\n#_O__#\n#____#\n######"
+    turned = "######\n#___P#\n#_OX_#\n#____#\n#____#\n######"
+    env = Sokoban()
+    lookup = room_lookup([Label(board, ("Right",))])
+    env.reset(seed=0, options={"board": turned})
+    assert lookup(env, np.random.default_rng(0)) == "Down"
+    # Other rooms are played by look-ahead.
+    env.reset(seed=1)
+    look_ahead = look_ahead_around_walls(1, remember=True)
+    assert lookup(env, np.random.default_rng(0)) == look_ahead(env, np.random.default_rng(0))
 
 
 def test_stored_solutions_solve_sudokus_whose_clues_they_fit():

@@ -167,7 +167,11 @@ def check_room(episodes: Sequence[Episode], response: int, max_model_len: int) -
 
 def puzzle_hash(env: TextEnv) -> str:
     """Return the content hash of an environment's current puzzle, 16 hexadecimal digits."""
-    text = checked_text(env.puzzle_text(), "puzzle_text")
+    return content_hash(checked_text(env.puzzle_text(), "puzzle_text"))
+
+
+def content_hash(text: str) -> str:
+    """Return the content hash of the puzzle with this `puzzle_text`."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -1,13 +1,14 @@
 """Imitation of optimal play without a language model: a nearest neighbour and small networks.
 
 For a fair comparison, callers give `nearest_neighbour` and `network` the number of correct actions
-that another method sees. A `Label` is the first optimal action in a state, at the start of a puzzle
-or after some random actions. Networks read one-hot encoded characters of the grid.
+that another method sees: one for each puzzle, at its start or after some random actions. Networks
+read one-hot encoded characters of the grid.
 
 `centred_network` is the strongest: it learns from all states of as many puzzles, with all optimal
-actions of each (`AllActions`), and reads grids that are centred on the player.
+actions of each, and reads grids that are centred on the player.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,23 +36,23 @@ CENTRED_BATCH = 64
 DROPOUT = 0.4
 WEIGHT_DECAY = 0.1
 
-Player = Callable[[str], str]
-"""A function that chooses the action for a grid."""
+Player = Callable[[str], Sequence[str]]
+"""A function that orders the actions for a grid, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A grid and the first optimal action in it."""
+    """A grid, and optimal actions in it."""
 
     grid: str
-    action: str
+    actions: tuple[str, ...]
 
 
 def make_labels(
     env: TextEnv, count: int, *, cap: int, seed: int, held_out: Collection[str]
 ) -> list[Label]:
-    """Create labels for `count` different puzzles that are not in `held_out` (content hashes). At
-    most `cap` - 1 random actions precede the labelled state."""
+    """Label a state of each of `count` different puzzles with its first optimal action. No puzzle is
+    in `held_out` (content hashes). At most `cap` - 1 random actions precede the labelled state."""
     labels = list[Label]()
     puzzles = different_puzzles(env, seed=seed, purpose="labels", held_out=held_out)
     while len(labels) < count:
@@ -66,25 +67,17 @@ def make_labels(
                 break
         best = () if over else env.expert_actions(1)
         if best:
-            labels.append(Label(env.state_text("grid"), best[0]))
+            labels.append(Label(env.state_text("grid"), best))
     return labels
-
-
-@dataclass(frozen=True, slots=True)
-class AllActions:
-    """A grid and all optimal actions in it."""
-
-    grid: str
-    actions: tuple[str, ...]
 
 
 def label_all_states(
     env: TextEnv, puzzles: int, *, seed: int, held_out: Collection[str]
-) -> list[AllActions]:
-    """Label all states of different puzzles from which the goal can be reached. The puzzles are
+) -> list[Label]:
+    """Label all states of different puzzles with all optimal actions, if the goal can be reached. The puzzles are
     those of `make_labels`. Neither they nor the states, as boards of their own, are in `held_out`
     (content hashes)."""
-    labels = list[AllActions]()
+    labels = list[Label]()
     for _ in islice(
         different_puzzles(env, seed=seed, purpose="labels", held_out=held_out), puzzles
     ):
@@ -100,7 +93,7 @@ def label_all_states(
             }
             best = min(count for count in left.values() if count is not None)
             actions = tuple(action for action, count in left.items() if count == best)
-            labels.append(AllActions(copy.state_text("grid"), actions))
+            labels.append(Label(copy.state_text("grid"), actions))
     return labels
 
 
@@ -113,7 +106,7 @@ def _as_puzzle(state: TextEnv) -> str:
 
 
 def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "G") -> Player:
-    """Build a player that takes the action of the most similar label. Boards must be square with
+    """Build a player that prefers the actions of the most similar labels. Boards must be square with
     one goal and one player, whose symbol is one of `players`.
 
     Boards are aligned at the player. Each differing cell costs 1 / distance², and a displaced goal
@@ -127,12 +120,13 @@ def nearest_neighbour(labels: Sequence[Label], players: str = "P", goal: str = "
     views = np.array([_view(label.grid, players) for label in labels])
     goals = (views == goal).argmax(axis=1)
 
-    def play(grid: str) -> str:
+    def play(grid: str) -> Sequence[str]:
         view = _view(grid, players)
         there = int((view == goal).argmax())
         cost = ((views != view) * weights).sum(axis=1)
         cost = cost + abs(rows[goals] - rows[there]) + abs(cols[goals] - cols[there])
-        return labels[int(cost.argmin())].action
+        # A dictionary keeps the first place of each action.
+        return [*dict.fromkeys(labels[index].actions[0] for index in cost.argsort(kind="stable"))]
 
     return play
 
@@ -151,11 +145,11 @@ def _view(grid: str, players: str) -> np.ndarray:
 
 
 def centred_network(
-    labels: Sequence[AllActions], *, hidden: int, seed: int, players: str
+    labels: Sequence[Label], *, hidden: int, seed: int, players: str, epochs: int = CENTRED_EPOCHS
 ) -> Player:
     """Train a network with `hidden` hidden units, or a linear classifier if `hidden` is 0. Boards
-    must be square with one player, whose symbol is one of `players`. Returns a player that takes
-    the most probable action."""
+    must be square with one player, whose symbol is one of `players`. Returns a player that prefers
+    the most probable actions."""
     actions = sorted({action for label in labels for action in label.actions})
 
     # A letter is the same cell with and without the player, so the case is dropped.
@@ -164,7 +158,7 @@ def centred_network(
 
     def features(views: np.ndarray) -> torch.Tensor:
         codes = views[:, :, None] == symbols
-        return torch.tensor(codes.reshape(len(views), -1), dtype=torch.float32)
+        return torch.from_numpy(codes.reshape(len(views), -1))
 
     inputs = features(views)
     targets = torch.tensor(
@@ -188,13 +182,14 @@ def centred_network(
             model.parameters(), lr=CENTRED_LEARNING_RATE, weight_decay=WEIGHT_DECAY
         )
         order = torch_stream(seed, "labels/centred")
-        _fit(model, optimizer, inputs, targets, CENTRED_EPOCHS, CENTRED_BATCH, order)
+        _fit(model, optimizer, inputs, targets, epochs, CENTRED_BATCH, order)
     model.eval()
 
     @torch.no_grad()
-    def play(grid: str) -> str:
+    def play(grid: str) -> Sequence[str]:
         view = np.char.lower(_view(grid, players)[None])
-        return actions[int(model(features(view)).argmax())]
+        order = model(features(view).float())[0].argsort(descending=True, stable=True)
+        return [actions[index] for index in order.tolist()]
 
     return play
 
@@ -203,7 +198,7 @@ def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
     """Train a network with one hidden layer by AdamW for `epochs` passes over the labels. Returns a
     player that uses it."""
     symbols = sorted({symbol for label in labels for symbol in label.grid})
-    actions = sorted({label.action for label in labels})
+    actions = sorted({label.actions[0] for label in labels})
 
     def features(grids: Sequence[str]) -> torch.Tensor:
         # [grids, characters, symbols] -> [grids, characters * symbols]
@@ -211,7 +206,7 @@ def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
         return torch.tensor(codes.reshape(len(grids), -1), dtype=torch.float32)
 
     inputs = features([label.grid for label in labels])
-    targets = torch.tensor([actions.index(label.action) for label in labels])
+    targets = torch.tensor([actions.index(label.actions[0]) for label in labels])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "labels/weights"))
         model = torch.nn.Sequential(
@@ -224,8 +219,9 @@ def network(labels: Sequence[Label], *, epochs: int, seed: int) -> Player:
     _fit(model, optimizer, inputs, targets, epochs, BATCH, order)
 
     @torch.no_grad()
-    def play(grid: str) -> str:
-        return actions[int(model(features([grid])).argmax())]
+    def play(grid: str) -> Sequence[str]:
+        order = model(features([grid]))[0].argsort(descending=True, stable=True)
+        return [actions[index] for index in order.tolist()]
 
     return play
 
@@ -239,11 +235,12 @@ def _fit(
     batch: int,
     order: torch.Generator,
 ) -> None:
-    """Minimize the cross entropy in `epochs` passes over the rows, which `order` shuffles. `targets`
-    are classes, int64 [N], or probabilities, float32 [N, classes]."""
+    """Minimize the cross entropy in `epochs` passes over the rows, which `order` shuffles. `inputs`
+    are numbers or booleans [N, features], `targets` classes, int64 [N], or probabilities, float32
+    [N, classes]."""
     for _ in range(epochs):
         for rows in torch.randperm(len(inputs), generator=order).split(batch):
-            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+            loss = torch.nn.functional.cross_entropy(model(inputs[rows].float()), targets[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -258,20 +255,27 @@ def with_symmetries(labels: Sequence[Label]) -> list[Label]:
     found = list[Label]()
     for label in labels:
         rows = label.grid.split("\n")
-        action = label.action
+        actions = label.actions
         for _ in range(4):
             # A quarter turn to the right makes the first column, read from below, the first row.
             rows = ["".join(column) for column in zip(*reversed(rows), strict=True)]
-            action = TURNED[action]
-            found.append(Label("\n".join(rows), action))
-            found.append(Label("\n".join(row[::-1] for row in rows), MIRRORED[action]))
+            actions = tuple(TURNED[action] for action in actions)
+            found.append(Label("\n".join(rows), actions))
+            mirrored = tuple(MIRRORED[action] for action in actions)
+            found.append(Label("\n".join(row[::-1] for row in rows), mirrored))
     return found
 
 
-def player_success(env: TextEnv, play: Player, limit: int) -> bool:
-    """Return whether a player wins from the current state within `limit` actions."""
+def player_success(env: TextEnv, play: Player, limit: int, *, repeat: bool = True) -> bool:
+    """Return whether a player wins from the current state within `limit` actions. Without `repeat`,
+    it takes the best action that it has not taken in this state before, if there is one."""
+    taken = defaultdict[str, set[str]](set)
     for _ in range(limit):
-        action = env.to_action(play(env.state_text("grid")))
+        grid = env.state_text("grid")
+        ranked = play(grid)
+        name = next((name for name in ranked if repeat or name not in taken[grid]), ranked[0])
+        taken[grid].add(name)
+        action = env.to_action(name)
         assert action is not None
         _, over, info = checked_step(env.step(action))
         if over:

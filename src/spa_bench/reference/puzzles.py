@@ -28,15 +28,25 @@ def different_puzzles(
 
 
 def random_moves(
-    env: TextEnv, moves: int, rng: Any, *, seed: int, purpose: str, look: Callable[[], T]
+    env: TextEnv,
+    moves: int,
+    rng: Any,
+    *,
+    seed: int,
+    purpose: str,
+    look: Callable[[], T],
+    most: int | None = None,
 ) -> Iterator[tuple[T, str]]:
-    """Play `moves` random moves on random puzzles. After each move, yield (value, action), where
-    `look` returned the value before the move."""
+    """Play `moves` random moves on random puzzles, at most `most` on each. After each move, yield
+    (value, action), where `look` returned the value before the move."""
     over = True
+    played = 0
     puzzles = count()
     for _ in range(moves):
-        if over:
+        if over or played == most:
             _reset(env, seed, purpose, next(puzzles))
+            played = 0
+        played += 1
         name = env.random_action(rng)
         before = look()
         action = env.to_action(name)

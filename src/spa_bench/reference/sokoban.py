@@ -1,18 +1,25 @@
-"""Sokoban policies that know the walls: greedy walk and look-ahead by distances around walls."""
+"""Sokoban policies that know the walls (greedy walk and look-ahead by distances around walls), labels
+of optimal actions, and a learner that counts the effects of moves."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations
-from typing import Any
+from itertools import islice, permutations
+from typing import Any, TypeVar
 
 from spa.envs.base import TextEnv
 from spa.envs.reference import NextAction
-from spa_games.sokoban import Sokoban
+from spa.rollout.loop import content_hash
+from spa.seeds import stream
+from spa_bench.reference.labels import Label, with_symmetries
+from spa_bench.reference.puzzles import different_puzzles, random_moves
+from spa_games.sokoban import Sokoban, room_text
 from spa_games.sokoban_rooms import Room
 
 State = tuple[int, frozenset[int]]
 """The player's cell and the boxes' cells."""
+Node = TypeVar("Node", bound=Hashable)
 
 
 def look_ahead_around_walls(depth: int, *, remember: bool) -> NextAction:
@@ -154,14 +161,184 @@ def _steps_to(room: Room, target: int) -> dict[int, int]:
     return _spread([target], lambda cell: _free(room, frozenset(), cell))
 
 
-def _spread(start: Iterable[int], neighbours: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """Search breadth-first from `start`. Returns the number of steps to every reachable cell."""
+def _spread(start: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> dict[Node, int]:
+    """Search breadth-first from `start`. Returns the number of steps to everything reachable."""
     steps = dict.fromkeys(start, 0)
     queue = deque(steps)
     while queue:
-        cell = queue.popleft()
-        for place in neighbours(cell):
-            if place not in steps:
-                steps[place] = steps[cell] + 1
-                queue.append(place)
+        node = queue.popleft()
+        for near in neighbours(node):
+            if near not in steps:
+                steps[near] = steps[node] + 1
+                queue.append(near)
     return steps
+
+
+def one_box_at_a_time(env: TextEnv, rng: Any) -> str | None:
+    """The first move of a shortest way to bring one box to a free target while the other boxes stay.
+    If there is none, a random move. None in other games."""
+    if not isinstance(env, Sokoban):
+        return None
+    boxes = frozenset(env.boxes)
+    free = frozenset(env.room.targets) - boxes
+    found = [
+        one
+        for box in boxes - frozenset(env.room.targets)
+        for one in [_way_of_box(env.room, env.player, box, boxes - {box}, free)]
+        if one is not None
+    ]
+    names = env.action_names()
+    if not found:
+        return names[int(rng.integers(len(names)))]
+    return names[min(found)[1]]
+
+
+def _way_of_box(
+    room: Room, player: int, box: int, others: frozenset[int], targets: frozenset[int]
+) -> tuple[int, int] | None:
+    """The number of moves to bring `box` to one of the targets while `others` stay, and the index of
+    the first move. None if there is no way."""
+    start = player, others | {box}
+    first = dict[State, tuple[int, int]]({start: (0, -1)})
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        steps, move = first[state]
+        if state[1] & targets:
+            return steps, move
+        for index, delta in enumerate(room.deltas()):
+            after = moved(room, state, delta)
+            if others <= after[1] and after not in first:
+                first[after] = steps + 1, index if move < 0 else move
+                queue.append(after)
+    return None
+
+
+def room_lookup(labels: Sequence[Label]) -> NextAction:
+    """Build a policy that takes the action of the label with the same grid, up to the eight symmetries.
+    For other grids, it is `look_ahead_around_walls` of one move that does not return."""
+    best = {label.grid: label.actions[0] for label in with_symmetries(labels)}
+    otherwise = look_ahead_around_walls(1, remember=True)
+
+    def play(env: TextEnv, rng: Any) -> str | None:
+        # It also remembers the states in which a label decides.
+        action = otherwise(env, rng)
+        return best.get(env.state_text("grid"), action)
+
+    return play
+
+
+def label_all_rooms(
+    env: Sokoban, rooms: int, *, seed: int, held_out: Collection[str]
+) -> list[Label]:
+    """Label all states of different rooms from which the goal can be reached, as
+    `labels.label_all_states` does for small games."""
+    labels = list[Label]()
+    for _ in islice(different_puzzles(env, seed=seed, purpose="labels", held_out=held_out), rooms):
+        room = env.room
+        ahead = _transitions(room)
+        back = defaultdict[State, list[State]](list)
+        for state, targets in ahead.items():
+            for target in targets:
+                back[target].append(state)
+        solved = [state for state in ahead if state[1] == frozenset(room.targets)]
+        steps = _spread(solved, back.__getitem__)
+        for state, count in steps.items():
+            grid = room_text(replace(room, player=state[0], boxes=tuple(state[1])))
+            if count == 0 or content_hash(grid) in held_out:
+                continue
+            best = [
+                name
+                for name, target in zip(env.action_names(), ahead[state], strict=True)
+                if steps.get(target) == count - 1
+            ]
+            labels.append(Label(grid, tuple(best)))
+    return labels
+
+
+def _transitions(room: Room) -> dict[State, tuple[State, ...]]:
+    """The state after each move, for every state that the start leads to. No move follows a
+    solution."""
+    goal = frozenset(room.targets)
+    found = dict[State, tuple[State, ...]]()
+
+    def after(state: State) -> tuple[State, ...]:
+        moves = tuple(moved(room, state, delta) for delta in room.deltas())
+        found[state] = () if state[1] == goal else moves
+        return found[state]
+
+    _spread([(room.player, frozenset(room.boxes))], after)
+    return found
+
+
+Rules = Mapping[str, str]
+"""Maps the symbols of the cell ahead, and of the cell beyond it if there is a box ahead, to what a
+move does: `stay`, `step` or `push`."""
+BOXES = "X√"
+
+
+def count_rules(env: Sokoban, moves: int, *, cap: int, seed: int) -> Rules:
+    """Count what moves do in `moves` random moves in random rooms, at most `cap` in each. Returns the
+    most frequent effect of each situation that was seen. Rooms must show the default symbols and
+    action names."""
+    counts = defaultdict[str, Counter[str]](Counter)
+
+    def look() -> tuple[str, State]:
+        return env.state_text("grid"), (env.player, frozenset(env.boxes))
+
+    rng = stream(seed, "sokoban rules/moves")
+    played = random_moves(env, moves, rng, seed=seed, purpose="sokoban rules", look=look, most=cap)
+    for (grid, (player, boxes)), name in played:
+        effect = "stay" if env.player == player else "step" if env.boxes == boxes else "push"
+        delta = env.room.deltas()[env.action_names().index(name)]
+        counts[_situation(grid, player, delta)][effect] += 1
+    return {situation: seen.most_common(1)[0][0] for situation, seen in counts.items()}
+
+
+def _situation(grid: str, player: int, delta: int) -> str:
+    ahead = grid[player + delta]
+    return ahead + grid[player + 2 * delta] if ahead in BOXES else ahead
+
+
+def counted_plan(rules: Rules) -> NextAction:
+    """Build a policy that takes the first move of a shortest solution under counted rules, after
+    every move anew. A situation without a rule counts as `stay`. Without a solution it moves at
+    random. It returns None in other games."""
+
+    def play(env: TextEnv, rng: Any) -> str | None:
+        if not isinstance(env, Sokoban):
+            return None
+        index = _first_move(rules, env.room, (env.player, frozenset(env.boxes)))
+        names = env.action_names()
+        return names[int(rng.integers(len(names))) if index is None else index]
+
+    return play
+
+
+def _first_move(rules: Rules, room: Room, start: State) -> int | None:
+    """The index of the first move of a shortest solution; None if the rules lead to none."""
+    goal = frozenset(room.targets)
+    first = dict[State, int | None]({start: None})
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        if state[1] == goal:
+            return first[state]
+        grid = room_text(replace(room, player=state[0], boxes=tuple(state[1])))
+        for index, delta in enumerate(room.deltas()):
+            target = _believed(rules, grid, state, delta)
+            if target not in first:
+                before = first[state]
+                first[target] = index if before is None else before
+                queue.append(target)
+    return None
+
+
+def _believed(rules: Rules, grid: str, state: State, delta: int) -> State:
+    """The state after a move, according to counted rules."""
+    player, boxes = state
+    effect = rules.get(_situation(grid, player, delta), "stay")
+    if effect == "stay":
+        return state
+    ahead = player + delta
+    return ahead, boxes - {ahead} | {ahead + delta} if effect == "push" else boxes
