@@ -198,19 +198,30 @@ def _way_of_box(
 ) -> tuple[int, int] | None:
     """The number of moves to bring `box` to one of the targets while `others` stay, and the index of
     the first move. None if there is no way."""
-    start = player, others | {box}
-    first = dict[State, tuple[int, int]]({start: (0, -1)})
+
+    def after(state: State) -> list[State]:
+        found = (moved(room, state, delta) for delta in room.deltas())
+        return [target if others <= target[1] else state for target in found]
+
+    return _shortest((player, others | {box}), after, lambda state: bool(state[1] & targets))
+
+
+def _shortest(
+    start: State, after: Callable[[State], Sequence[State]], goal: Callable[[State], bool]
+) -> tuple[int, int] | None:
+    """The length of a shortest way from `start`, which is no goal, to a goal, and the index of its
+    first move. `after` lists the state after each move. None if there is no way."""
+    first = {start: (0, -1)}
     queue = deque([start])
     while queue:
         state = queue.popleft()
         steps, move = first[state]
-        if state[1] & targets:
+        if goal(state):
             return steps, move
-        for index, delta in enumerate(room.deltas()):
-            after = moved(room, state, delta)
-            if others <= after[1] and after not in first:
-                first[after] = steps + 1, index if move < 0 else move
-                queue.append(after)
+        for index, target in enumerate(after(state)):
+            if target not in first:
+                first[target] = steps + 1, index if move < 0 else move
+                queue.append(target)
     return None
 
 
@@ -308,37 +319,27 @@ def counted_plan(rules: Rules) -> NextAction:
     def play(env: TextEnv, rng: Any) -> str | None:
         if not isinstance(env, Sokoban):
             return None
-        index = _first_move(rules, env.room, (env.player, frozenset(env.boxes)))
+        room = env.room
+        goal = frozenset(room.targets)
+        found = _shortest(
+            (env.player, frozenset(env.boxes)),
+            lambda state: _believed(rules, room, state),
+            lambda state: state[1] == goal,
+        )
         names = env.action_names()
-        return names[int(rng.integers(len(names))) if index is None else index]
+        return names[int(rng.integers(len(names))) if found is None else found[1]]
 
     return play
 
 
-def _first_move(rules: Rules, room: Room, start: State) -> int | None:
-    """The index of the first move of a shortest solution; None if the rules lead to none."""
-    goal = frozenset(room.targets)
-    first = dict[State, int | None]({start: None})
-    queue = deque([start])
-    while queue:
-        state = queue.popleft()
-        if state[1] == goal:
-            return first[state]
-        grid = room_text(replace(room, player=state[0], boxes=tuple(state[1])))
-        for index, delta in enumerate(room.deltas()):
-            target = _believed(rules, grid, state, delta)
-            if target not in first:
-                before = first[state]
-                first[target] = index if before is None else before
-                queue.append(target)
-    return None
-
-
-def _believed(rules: Rules, grid: str, state: State, delta: int) -> State:
-    """The state after a move, according to counted rules."""
+def _believed(rules: Rules, room: Room, state: State) -> list[State]:
+    """The state after each move, according to counted rules."""
     player, boxes = state
-    effect = rules.get(_situation(grid, player, delta), "stay")
-    if effect == "stay":
-        return state
-    ahead = player + delta
-    return ahead, boxes - {ahead} | {ahead + delta} if effect == "push" else boxes
+    grid = room_text(replace(room, player=player, boxes=tuple(boxes)))
+    found = list[State]()
+    for delta in room.deltas():
+        effect = rules.get(_situation(grid, player, delta), "stay")
+        ahead = player + delta
+        moved_boxes = boxes - {ahead} | {ahead + delta} if effect == "push" else boxes
+        found.append(state if effect == "stay" else (ahead, moved_boxes))
+    return found
