@@ -1136,6 +1136,10 @@ def reference() -> Iterator[Claim]:
             "network_centred_all_states",
             f"{figure(1600)} puzzles, centred on the player | right actions",
         ),
+        (
+            "network_centred_all_states_no_repeats",
+            "no action twice in a state of an episode | right actions",
+        ),
         ("look_ahead", "smallest distance | a simulator"),
         ("counted_table_search", "counted table with breadth-first search | random moves"),
         ("optimum", "| best policy | a simulator"),
@@ -1172,7 +1176,7 @@ def reference() -> Iterator[Claim]:
         f"Random actions have a Pass@1 of {small['random']}, the walk {small['walk']}.",
     )
     table, network = "counted_table_search", "network_30_epochs_8_symmetries"
-    strongest = "network_centred_all_states"
+    strongest = "network_centred_all_states_no_repeats"
     rooms = board("sokoban-6x6")
     walk, look = (percent(rooms[policy]["mean"]) for policy in ("walk", "look_ahead"))
     yield PAGE, f"wins {walk} % of such rooms, and a one-step look-ahead {look} %"
@@ -1220,6 +1224,83 @@ def reference() -> Iterator[Claim]:
     yield "README.md", f"a look-ahead wins {large['look_ahead']}"
 
 
+def sokoban_reference() -> Iterator[Claim]:
+    """The reference policies on Sokoban."""
+    boards = [board("sokoban-6x6"), board("sokoban-6x6-hard")]
+    for policy, text in (
+        ("random", "| random actions | nothing"),
+        ("walk", "walls ignored | the prompt"),
+        (
+            "network_centred_all_states",
+            f"states of {figure(1600)} rooms, centred on the player | right actions",
+        ),
+        (
+            "network_centred_all_states_8_symmetries",
+            f"… {figure(8)} symmetries of the board | right actions",
+        ),
+        (
+            "network_centred_all_states_8_symmetries_no_repeats",
+            f"… {figure(8)} symmetries, no action twice in a state | right actions",
+        ),
+        (
+            "room_lookup_8_symmetries",
+            f"of {figure(1600)} rooms by heart, {figure(8)} symmetries, else look-ahead around walls "
+            "| right actions, rules",
+        ),
+        ("look_ahead", "walls ignored | a simulator"),
+        ("look_ahead_around_walls_no_revisits", "not back to a state | rules"),
+        ("one_box_at_a_time", "one box at a time | rules"),
+        ("counted_rules_search_80_moves", f"{figure(80)} random moves | random moves"),
+        ("counted_rules_search_320_moves", f"… {figure(320)} random moves | random moves"),
+        ("optimum", "| best policy | a simulator"),
+    ):
+        yield PAGE, f"{text} | {' | '.join(percent(one[policy]['mean']) for one in boards)} |"
+    rooms = load("learned-world/sokoban-recurring-rooms.json")
+    shares = [percent(rooms[name]["recur_up_to_symmetry"]) for name in rooms]
+    known, others = figure(rooms["sokoban-6x6"]["puzzles"]), figure(1600)
+    yield PAGE, f"the prompt tells, in {known} rooms of 6×6"
+    yield (
+        PAGE,
+        f"{shares[0]} % of the rooms with one box and {shares[1]} % of the hard ones are states of the\n"
+        f"{others} other rooms",
+    )
+
+
+def q_learning() -> Iterator[Claim]:
+    """Tabular Q-learning on the puzzles of the demo and of other boards."""
+    seeds = range(3)
+    shares = {
+        actions: [
+            load(f"demo/q-learning-{actions}-{seed}.json")["on other puzzles"] for seed in seeds
+        ]
+        for actions in (61440, 122880)
+    }
+    episodes = load("demo/three-seeds.json")["episodes"]["spa"]
+    known = sum(episodes.values())
+    for actions, won in shares.items():
+        one, two, three = map(percent, won)
+        yield PAGE, f"{one}, {two} and {three} %"
+        yield PAGE, figure(actions)
+    yield PAGE, f"SPA's {figure(known)} episodes. It solves"
+    one, two, three = (
+        percent(seed["methods"]["spa"]["after"]["pass@1"])
+        for seed in load("demo/three-seeds.json")["seeds"]
+    )
+    yield PAGE, f"SPA solves\n{one}, {two} and {three} %"
+    mean = percent(fmean(shares[61440]))
+    yield PAGE, f"wins\n  {mean} % on the 3×3 lake"
+    yield "README.md", f"with about as many actions {mean} %"
+    yield "README.md", f"Q-learning {mean} |"
+    lake, rooms, hard = (
+        load(f"learned-world/q-learning-{preset}.json")
+        for preset in ("smol_hidden_lake", "smol_sokoban", "smol_sokoban_hard")
+    )
+    yield PAGE, f"{figure(lake['steps'])} actions, it solves"
+    yield PAGE, f"{percent(lake['on other puzzles'])} % of {figure(256)} hidden lakes"
+    yield PAGE, f"{percent(rooms['on other puzzles'])} % of Sokoban rooms"
+    yield PAGE, f"{percent(hard['on other puzzles'])} % of hard ones"
+
+
 def hidden_lake() -> Iterator[Claim]:
     """Policies and SmolLM2 on the lake whose rules no prompt tells."""
     run = "smol_hidden_lake"
@@ -1237,6 +1318,10 @@ def hidden_lake() -> Iterator[Claim]:
         ("elimination", "its episode; it knows which facts there are"),
         ("nearest_neighbour", f"{labels} right actions"),
         ("network_centred_all_states", f"all best actions of all states of {labels} puzzles"),
+        (
+            "network_centred_all_states_no_repeats",
+            "no action twice in a state of an episode | the same",
+        ),
         ("look_ahead", "look-ahead in the true world | a simulator"),
         (
             "factored_counts_search_80_moves",
@@ -1248,7 +1333,7 @@ def hidden_lake() -> Iterator[Claim]:
         ),
     ):
         yield PAGE, f"{text} | {cell(known[policy])} |"
-    network = percent(known["network_centred_all_states"]["mean"])
+    network = percent(known["network_centred_all_states_no_repeats"]["mean"])
     yield PAGE, f"a network wins {network} % without a world"
     outside = {
         name: load(f"learned-world/plan-outside-{name}-2.json")
@@ -1327,13 +1412,10 @@ def opened_hidden_lake() -> Iterator[Claim]:
     yield PAGE, f"wins {one}, {two} and {three} %, {mean} on average, greedily {greedy}"
     path = RESULTS / "reference" / "hidden-lake-4x4-eval-set.json"
     reference = json.loads(path.read_text("utf-8"))
-    success = reference["success"]["network_centred_all_states"]["mean"]
+    policy = "network_centred_all_states_no_repeats"
+    success = reference["success"][policy]["mean"]
     network = dict(
-        zip(
-            reference["puzzle_hashes"],
-            reference["wins_without_chance"]["network_centred_all_states"],
-            strict=True,
-        )
+        zip(reference["puzzle_hashes"], reference["wins_without_chance"][policy], strict=True)
     )
     lead = difference(means["sampled"], network)
     yield PAGE, f"The network wins {percent(success)} % of them, {points(lead)} less"
@@ -1426,6 +1508,8 @@ def every_claim() -> list[Claim]:
         *smollm2(),
         *search(),
         *sokoban(),
+        *sokoban_reference(),
+        *q_learning(),
         *two_plans(),
         *act_obs(),
         *leaderboard(),

@@ -312,8 +312,8 @@ def _situation(grid: str, player: int, delta: int) -> str:
 
 
 def counted_plan(rules: Rules) -> NextAction:
-    """Build a policy that takes the first move of a shortest solution under counted rules, after
-    every move anew. A situation without a rule counts as `stay`. Without a solution it moves at
+    """Build a policy that takes the first move of a shortest solution under counted rules, and plans
+    again after every move. A situation without a rule counts as `stay`. Without a solution it moves at
     random. It returns None in other games."""
 
     def play(env: TextEnv, rng: Any) -> str | None:
