@@ -1256,8 +1256,8 @@ def sokoban_reference() -> Iterator[Claim]:
     ):
         yield PAGE, f"{text} | {' | '.join(percent(one[policy]['mean']) for one in boards)} |"
     rooms = load("learned-world/sokoban-recurring-rooms.json")
-    shares = [percent(rooms[name]["recur_up_to_symmetry"]) for name in rooms]
-    known, others = figure(rooms["sokoban-6x6"]["puzzles"]), figure(1600)
+    shares = [percent(fmean(rooms[name]["recurs"])) for name in rooms]
+    known, others = figure(len(rooms["sokoban-6x6"]["recurs"])), figure(1600)
     yield PAGE, f"the prompt tells, in {known} rooms of 6×6"
     yield (
         PAGE,
@@ -1288,8 +1288,8 @@ def q_learning() -> Iterator[Claim]:
     )
     yield PAGE, f"SPA solves\n{one}, {two} and {three} %"
     mean = percent(fmean(shares[61440]))
-    yield PAGE, f"wins\n  {mean} % on the 3×3 lake"
-    yield "README.md", f"with about as many actions {mean} %"
+    yield PAGE, f"it wins {mean} % on the 3×3 lake"
+    yield "README.md", f"for each of SPA's episodes {mean} %"
     yield "README.md", f"Q-learning {mean} |"
     lake, rooms, hard = (
         load(f"learned-world/q-learning-{preset}.json")
