@@ -5,7 +5,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from typing import Any, TypeVar
 
 from spa.envs.base import TextEnv
@@ -16,6 +16,7 @@ from spa_bench.reference.labels import Label, with_symmetries
 from spa_bench.reference.puzzles import different_puzzles, random_moves
 from spa_games.sokoban import Sokoban, room_text
 from spa_games.sokoban_rooms import Room
+from spa_games.solvers.sokoban import fewest_moves
 
 State = tuple[int, frozenset[int]]
 """The player's cell and the boxes' cells."""
@@ -180,49 +181,19 @@ def one_box_at_a_time(env: TextEnv, rng: Any) -> str | None:
     if not isinstance(env, Sokoban):
         return None
     boxes = frozenset(env.boxes)
-    free = frozenset(env.room.targets) - boxes
-    found = [
-        one
-        for box in boxes - frozenset(env.room.targets)
-        for one in [_way_of_box(env.room, env.player, box, boxes - {box}, free)]
-        if one is not None
-    ]
+    targets = frozenset(env.room.targets)
+    left = list[tuple[int, int]]()
+    for box, target in product(boxes - targets, targets - boxes):
+        # The other boxes are walls.
+        floor = env.room.floor - (boxes - {box})
+        alone = replace(env.room, floor=floor, targets=(target,))
+        for index, delta in enumerate(alone.deltas()):
+            player, moved_box = moved(alone, (env.player, frozenset({box})), delta)
+            steps = fewest_moves(replace(alone, player=player, boxes=tuple(moved_box)))
+            if steps is not None:
+                left.append((steps, index))
     names = env.action_names()
-    if not found:
-        return names[int(rng.integers(len(names)))]
-    return names[min(found)[1]]
-
-
-def _way_of_box(
-    room: Room, player: int, box: int, others: frozenset[int], targets: frozenset[int]
-) -> tuple[int, int] | None:
-    """The number of moves to bring `box` to one of the targets while `others` stay, and the index of
-    the first move. None if there is no way."""
-
-    def after(state: State) -> list[State]:
-        found = (moved(room, state, delta) for delta in room.deltas())
-        return [target if others <= target[1] else state for target in found]
-
-    return _shortest((player, others | {box}), after, lambda state: bool(state[1] & targets))
-
-
-def _shortest(
-    start: State, after: Callable[[State], Sequence[State]], goal: Callable[[State], bool]
-) -> tuple[int, int] | None:
-    """The length of a shortest way from `start`, which is no goal, to a goal, and the index of its
-    first move. `after` lists the state after each move. None if there is no way."""
-    first = {start: (0, -1)}
-    queue = deque([start])
-    while queue:
-        state = queue.popleft()
-        steps, move = first[state]
-        if goal(state):
-            return steps, move
-        for index, target in enumerate(after(state)):
-            if target not in first:
-                first[target] = steps + 1, index if move < 0 else move
-                queue.append(target)
-    return None
+    return names[min(left)[1] if left else int(rng.integers(len(names)))]
 
 
 def room_lookup(labels: Sequence[Label]) -> NextAction:
@@ -319,17 +290,28 @@ def counted_plan(rules: Rules) -> NextAction:
     def play(env: TextEnv, rng: Any) -> str | None:
         if not isinstance(env, Sokoban):
             return None
-        room = env.room
-        goal = frozenset(room.targets)
-        found = _shortest(
-            (env.player, frozenset(env.boxes)),
-            lambda state: _believed(rules, room, state),
-            lambda state: state[1] == goal,
-        )
+        index = _first_move(rules, env.room, (env.player, frozenset(env.boxes)))
         names = env.action_names()
-        return names[int(rng.integers(len(names))) if found is None else found[1]]
+        return names[int(rng.integers(len(names))) if index is None else index]
 
     return play
+
+
+def _first_move(rules: Rules, room: Room, start: State) -> int | None:
+    """The index of the first move of a shortest solution under counted rules; None if they lead to
+    none."""
+    first = dict[State, int | None]({start: None})
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        move = first[state]
+        if state[1] == frozenset(room.targets):
+            return move
+        for index, target in enumerate(_believed(rules, room, state)):
+            if target not in first:
+                first[target] = index if move is None else move
+                queue.append(target)
+    return None
 
 
 def _believed(rules: Rules, room: Room, state: State) -> list[State]:
