@@ -1258,7 +1258,7 @@ def sokoban_reference() -> Iterator[Claim]:
     rooms = load("learned-world/sokoban-recurring-rooms.json")
     shares = [percent(fmean(rooms[name]["recurs"])) for name in rooms]
     known, others = figure(len(rooms["sokoban-6x6"]["recurs"])), figure(1600)
-    yield PAGE, f"the prompt tells, in {known} rooms of 6×6"
+    yield PAGE, f"The same in {known} rooms of 6×6"
     yield (
         PAGE,
         f"{shares[0]} % of the rooms with one box and {shares[1]} % of the hard ones are states of the\n"
