@@ -43,11 +43,12 @@ EXAMPLE = """21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
 32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
 33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
 23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-1422=1>23+4: Up04# Down24# Left1322+4 Right15#
-1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen
+1422=1>23+4: Up04# Down24# Left1322+4 Right15# ; 1322+4 Left
+1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
 2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
 Left Down Left"""
 LINES = EXAMPLE.split("\n")
+WAITING = " ; 2322+4 Left Down 1222+6 Left Left"
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
 HARD = {"num_boxes": [1, 2], "hard": 10}
 
@@ -82,7 +83,9 @@ def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_tar
     env = room(TWO, num_boxes=2)
     search = searched(env)
     first = next(line for line in FORM.written(search, env).split("\n") if ">" in line)
-    assert first == "112232=2,1>21+7: Up01# Down212232+7 Left10# Right122232+9"
+    moves, _, waiting = first.partition(" ; ")
+    assert moves == "112232=2,1>21+7: Up01# Down212232+7 Left10# Right122232+9"
+    assert waiting == "212232+7 Down 122232+9 Right"
     assert search.path is not None and wins(env, search.path)
 
 
@@ -180,7 +183,14 @@ CORRUPTED = {
     "no end": ("wrong_path", "\n".join(LINES[:9])),
     "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
     "two statuses": ("unreadable", with_line(8, "Down3322+6", "Down3322+6 seen")),
-    "open states": ("unreadable", with_line(7, " seen", " seen ; 1222")),
+    "no open states": ("wrong_open", with_line(7, WAITING, "")),
+    "open state left out": ("wrong_open", with_line(7, " 1222+6 Left Left", "")),
+    "wrong order of open states": (
+        "wrong_open",
+        with_line(7, WAITING, " ; 1222+6 Left Left 2322+4 Left Down"),
+    ),
+    "wrong estimate of an open state": ("wrong_open", with_line(7, " 1222+6 L", " 1222+4 L")),
+    "wrong path of an open state": ("wrong_open", with_line(7, "Left Down 12", "Down Left 12")),
     "no search": ("unreadable", "\n".join(LINES[:6])),
     "no facts": ("wrong_fact", "\n".join(LINES[6:])),
     "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
@@ -254,7 +264,7 @@ def test_parts_are_every_word_by_what_it_is():
         assert counts == {
             "cell": 6,
             "fact": 32,
-            "open": 7,
+            "open": 15,
             "next": 3,
             "note": 3,
             "path": 6,
@@ -267,6 +277,7 @@ def test_parts_are_every_word_by_what_it_is():
         for part in (
             ("cell", "22<23=1"),
             ("open", "32"),
+            ("open", "1222+6"),
             ("fact", "seen"),
             ("next", "1322"),
             ("note", "=1>23"),
@@ -286,6 +297,7 @@ def test_the_lowest_estimate_is_expanded_first_and_the_newest_of_several():
     found.close("1422")
     for key, status in (("1322", "+6"), ("1222", "+4"), ("2221", "=0>23+4"), ("3122", "+5")):
         found.add(key, ("Up",), status)
+    assert found.listed() == tuple("2221+4 Up 1222+4 Up 3122+5 Up 1322+6 Up".split())
     order = []
     while (key := found.next()) is not None:
         order.append(key)

@@ -20,8 +20,8 @@ the targets. The search follows:
     32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
     33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
     23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-    1422=1>23+4: Up04# Down24# Left1322+4 Right15#
-    1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen
+    1422=1>23+4: Up04# Down24# Left1322+4 Right15# ; 1322+4 Left
+    1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
     2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
     Left Down Left
 
@@ -41,10 +41,11 @@ length of the path to this state, plus twice the pushes, plus the player's dista
 after `>`, ignoring walls. The path follows, then every action with its result. `Up04#` changes
 nothing, because cell 04 blocks the way. `Left1322+4` leads to a new state with the estimate 4. If
 the move pushes a box, the new pushes and the new cell come first (`Left2221=1>31+6`). With two
-boxes, both numbers of pushes are written (`=2,1>31`).
+boxes, both numbers of pushes are written (`=2,1>31`). After the semicolon come the open states with
+their estimates and paths: the lowest estimate first and, of equal ones, the newest.
 
-The next line expands the open state with the lowest estimate, the newest of several. The search
-ends at the first goal, even in the middle of a line. The last line is the path to that goal.
+The next line expands the first of them. The search ends at the first goal, even in the middle of a
+line. The last line is the path to that goal.
 """
 
 import re
@@ -149,6 +150,14 @@ class BestStates(OpenStates):
         """The best open state; None if no state is open."""
         return min(self._ranks, key=self._ranks.__getitem__, default=None)
 
+    def listed(self) -> tuple[str, ...]:
+        """The words for the open states, the best first: each state with its estimate, then the
+        actions that lead to it."""
+        best = sorted(self._ranks, key=self._ranks.__getitem__)
+        return tuple(
+            word for key in best for word in (f"{key}+{self._ranks[key][0]}", *self.paths[key])
+        )
+
     def close(self, key: str) -> None:
         """Remove a state from the open states because it is being expanded; do nothing if it is not
         open."""
@@ -207,10 +216,6 @@ class BestStates(OpenStates):
         # A state at the depth limit is recorded but never expanded.
         if len(path) < self.max_depth:
             self._ranks[after] = (int(estimate), -len(self.paths))
-
-    def listed(self) -> tuple[str, ...]:
-        """Return (): lines do not list open states."""
-        return ()
 
 
 class BestFirst(BreadthFirst):
@@ -272,8 +277,9 @@ class BestFirst(BreadthFirst):
         lines = _fact_lines(search.facts, puzzle)
         for line in search.lines:
             head = " ".join((line.key + line.note, *line.path))
-            moves = (_written_move(line.key, move, puzzle) for move in line.moves)
-            lines.append(f"{head}: {' '.join(moves)}")
+            words = [_written_move(line.key, move, puzzle) for move in line.moves]
+            words += [";", *line.open_keys] if line.open_keys else []
+            lines.append(f"{head}: {' '.join(words)}")
         return "\n".join((*lines, " ".join(search.path)))
 
     def reference(self, env: TextEnv) -> Any:
@@ -341,22 +347,25 @@ class BestFirst(BreadthFirst):
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield the kind, start and end of every word.
 
-        In lines of facts, `cell` is the cell that a line is about, `fact` a neighbour or its status,
-        and `open` a cell after the semicolon. In lines of the search, `next` is the state that a
-        line expands, `note` its pushes and the cell after `>`, and `estimate` a number after `+`.
+        In lines of facts, `cell` is the cell that a line is about, and `fact` a neighbour or its
+        status. In lines of the search, `next` is the state that a line expands, `note` its pushes
+        and the cell after `>`, and `estimate` a number after `+`. In both, `open` is a word after
+        the semicolon.
         """
         head, colon, _ = line.partition(":")
         if not colon:
             yield from (("path", *word.span()) for word in re.finditer(r"\S+", line))
             return
-        if _FACTS.match(line):
-            listed = line.partition(";")[0]
-            for word in re.finditer(r"[^\s:;]+", line):
-                after = word.start() > len(listed)
-                yield "open" if after else "fact" if word.start() else "cell", *word.span()
-            return
-        for word in re.finditer(r"[^\s:]+", line):
+        facts = _FACTS.match(line)
+        listed = line.partition(";")[0]
+        for word in re.finditer(r"[^\s:;]+", line):
             start, stop = word.span()
+            if start > len(listed):
+                yield "open", start, stop
+                continue
+            if facts:
+                yield "fact" if start else "cell", start, stop
+                continue
             if word[0] in _WORDS:
                 yield "status", start, stop
                 continue
@@ -499,10 +508,7 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
             return None
         moves.append(Move(move.action, parts[1], parts[2] or move.status))
     key, equals, note = line.key.partition("=")
-    # Best-first lines do not list open states, so a line with a list is invalid.
-    return (
-        None if line.open_keys else replace(line, key=key, note=equals + note, moves=tuple(moves))
-    )
+    return replace(line, key=key, note=equals + note, moves=tuple(moves))
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
