@@ -297,7 +297,7 @@ def test_the_lowest_estimate_is_expanded_first_and_the_newest_of_several():
     found.close("1422")
     for key, status in (("1322", "+6"), ("1222", "+4"), ("2221", "=0>23+4"), ("3122", "+5")):
         found.add(key, ("Up",), status)
-    assert found.listed() == tuple("2221+4 Up 1222+4 Up 3122+5 Up 1322+6 Up".split())
+    assert found.listed() == ("2221+4", "Up", "1222+4", "Up", "3122+5", "Up", "1322+6", "Up")
     order = []
     while (key := found.next()) is not None:
         order.append(key)
