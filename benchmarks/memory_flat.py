@@ -17,7 +17,6 @@ from spa.config.load import load_config
 from spa.recipes import ppo, ppo_run
 
 SETTLED = 20
-SHOWN = (1, 20, 50, 100, 150, 200)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SMALL = Path(__file__).with_name("small.yaml")
 OVERRIDES = (

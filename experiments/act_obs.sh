@@ -14,7 +14,7 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 mkdir -p "$results"
 # All stages leave out the same puzzles.
 $python -m spa run tiny --seed "$seed" es_manager.val.env_groups=256 trainer.test_freq=-1 trainer.val_before_train=false \
-  ctx_manager.mode=base generate.reply_format=base gate.enable=false actor_rollout_ref.actor.world_loss.tokens=none \
+  ctx_manager.mode=base generate.example_format=base gate.enable=false actor_rollout_ref.actor.world_loss.tokens=none \
   "sft.data.loss_on=$loss" "trainer.run_dir=$folder"
 for stage in sft ppo; do
   $python -m spa eval "$folder/$stage" --puzzles 256 --samples 8 --output "$results/$name-$stage.json"

@@ -24,7 +24,7 @@ settings = ("seed.val=300000", "es_manager.val.env_groups=256", "es_manager.val.
 cfg = load_config(preset, [*settings, *sys.argv[3:]])
 form = format_of(cfg.agent_proxy.response_format)
 assert isinstance(form, BreadthFirst)
-tokenizer = load_template(cfg, cfg.model_path).tokenizer
+template = load_template(cfg, cfg.model_path)
 worker = setup.make_worker(cfg, None, mode="base")
 rows = []
 for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.val, step=0):
@@ -41,7 +41,8 @@ for spec in setup.episode_specs(cfg.es_manager.val, "val", base_seed=cfg.seed.va
         if search.path is None:
             break
         part = search.path[: min(left, prompter.max_actions_per_turn)]
-        tokens.append(len(tokenizer.encode(response(form.written(search, env), part, prompter))))
+        text = response(form.written(search, env), part, prompter)
+        tokens.append(len(template.response_ids(text, prompter.prefill)))
         for name in part:
             action = env.to_action(name)
             assert action is not None

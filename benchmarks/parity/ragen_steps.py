@@ -275,12 +275,7 @@ def main(checkout: str, output: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore
     verl.utils.tracking.Tracking = Lines
-    commits = [
-        subprocess.run(
-            ["git", "-C", place, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for place in (checkout, f"{checkout}/verl")
-    ]
+    commits = [commit_of(place) for place in (checkout, f"{checkout}/verl")]
     with initialize_config_dir(str(Path(checkout).resolve() / "config"), version_base=None):
         made = {name: run(overrides) for name, overrides in CASES.items()}
     rollouts = [rollout for _, rollout in made.values()]

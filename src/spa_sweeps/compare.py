@@ -201,8 +201,10 @@ def training_of(
 
 
 def self_play_batches(cfg: Config) -> int:
-    """Return the number of self-play batches over all rounds."""
-    return cfg.generate.batches_of_all_rounds if source_of(cfg).plays else 0
+    """Return the number of self-play batches over all rounds. A batch has as many episodes as a
+    PPO step."""
+    rounds = source_of(cfg).rounds(cfg)
+    return sum(own.generate.num_batches for own in rounds if source_of(own).plays)
 
 
 def continued(training: TrainingRun, batches: int) -> TrainingRun:

@@ -104,6 +104,8 @@ OF_PRESETS = [
      "imagine.dynamics: cannot be simulator"),
     ("tiny", "sft.data.loss_on=act_ob", "did you mean 'act_obs'"),
     ("base", "agent_proxy.response_format=no_prediction & generate.shuffle_next_states=true", "no_prediction leaves out"),
+    ("tiny", "generate.example_format=base & generate.states=random_coords", "base examples contain no states"),
+    ("tiny", "generate.example_format=moves & generate.shuffle_next_states=true", "moves examples contain no states"),
     ("base", "agent_proxy.response_format=no_prediction & gate.enable=true", "no_prediction leaves out"),
     ("base", "agent_proxy.response_format=no_prediction & generate.states=model", "no_prediction leaves out"),
     ("base", "trainer.critic_warmup=2 & algorithm.adv_estimator=rloo", "critic_warmup: must be 0 with adv_estimator=rloo"),

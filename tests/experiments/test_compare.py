@@ -464,7 +464,13 @@ def test_methods_without_self_play_go_on_as_long_as_it_took(tmp_path):
 
 @pytest.mark.parametrize(
     ("preset", "reference", "more"),
-    [("tiny", "spa", 8), ("tiny", "planned", 16), ("smol_frozen_lake", "search_simulator", 0)],
+    [
+        ("tiny", "spa", 8),
+        ("tiny", "planned", 16),
+        ("demo", "vanilla_format", 8),  # examples in base format have one round
+        ("smol_frozen_lake", "search_simulator", 0),
+        ("smol_frozen_lake", "search_model", 16),  # single moves, then searches without play
+    ],
 )
 def test_a_baseline_goes_on_as_long_as_the_reference_plays(preset, reference, more, tmp_path):
     made = methods_compared(preset, [f"trainer.run_dir={tmp_path}"], only=[reference, "vanilla"])

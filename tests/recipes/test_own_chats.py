@@ -56,7 +56,7 @@ def write(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def sequences(path: Path, *overrides: str, family: str = "qwen2"):
+def sequences(path: Path | str, *overrides: str, family: str = "qwen2"):
     cfg = load_config("base", [f"data.train_files={path}", *overrides])
     return sft_data.load_data(cfg, template(family), None)
 
@@ -85,6 +85,12 @@ def test_every_layout_and_format_gives_the_same_tokens(layout, suffix, tmp_path)
     (last, _), _ = sequences(path, "sft.data.last_response_only=true")
     assert trained(last) == "5<|im_end|>"
     assert (last.token_ids == first.token_ids).all()
+
+
+def test_chats_of_several_files_stay_apart(tmp_path):
+    one, two = (write(tmp_path / name, [{"messages": CHAT}] * 2) for name in ("1.jsonl", "2.jsonl"))
+    found, _ = sequences(f"[{one},{two}]")
+    assert [each.examples for each in found] == [2] * 4
 
 
 @pytest.mark.parametrize("family", NAMES)

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worldmodel_examples import make_episode, make_turn, response_to
 
+from spa.evaluation.outcomes import outcome_of
 from spa.types import StopReason
 from spa.worldmodel.accuracy import score_state, state_units, world_model_metrics
 
@@ -130,14 +131,11 @@ def test_metrics_over_turns():
 
 def test_copying_gets_nothing_for_a_malformed_turn_in_which_nothing_happened():
     still = make_turn("Left", state="AB", next_state="AB", executed=())
-    metrics = world_model_metrics(
-        [
-            make_episode(
-                [still, make_turn(response_to("AB", "AB", "Left"), state="AB", next_state="AB")]
-            )
-        ]
-    )
+    said = make_turn(response_to("AB", "AB", "Left"), state="AB", next_state="AB")
+    episode = make_episode([still, said])
+    metrics = world_model_metrics([episode])
     assert (metrics["wm/format_rate"], metrics["wm/copy_exact"]) == (0.5, 0.5)
+    assert outcome_of(episode).unchanged == 1
 
 
 def test_a_malformed_turn_gets_nothing_for_a_right_block():

@@ -8,7 +8,7 @@ from torch import Tensor
 from spa.algo.masked import group_stats
 from spa.types import Metrics
 
-FilterKind = Literal["std", "std_rev", "max_mean"]
+FilterKind = Literal["std", "std_rev"]
 FilterStrategy = Literal["top_k", "top_k_abs", "top_p", "top_p_softmax", "min_p"]
 
 FILTERS: dict[str, tuple[FilterKind, FilterStrategy]] = {
@@ -24,6 +24,8 @@ FILTERS: dict[str, tuple[FilterKind, FilterStrategy]] = {
 
 # Rounding can give equal scores a standard deviation of this size.
 _ZERO = 1e-10
+_SLACK = 0.01
+"""Slack of top_p, in units of the scores."""
 
 
 def select_groups(
@@ -34,17 +36,15 @@ def select_groups(
     kind: FilterKind = "std",
     strategy: FilterStrategy = "top_k",
     include_zero: bool = False,
-    eps: float = 0.01,
 ) -> tuple[Tensor, Metrics]:
     """Select the groups with the strongest signal, or with the weakest (std_rev).
 
-    A group's signal s is the unbiased standard deviation of its scores (std; std_rev prefers the
-    smallest) or its maximum minus its mean (max_mean). Groups whose scores are all equal are
-    dropped unless `include_zero`. Of the G groups:
+    A group's signal s is the unbiased standard deviation of its scores; std_rev prefers the
+    smallest. Groups whose scores are all equal are dropped unless `include_zero`. Of the G groups:
 
     * top_k keeps max(1, int(ratio G)).
     * top_k_abs keeps int(ratio), at least 1.
-    * top_p keeps the strongest groups until their signals add up to ratio * sum(s) - eps; never a
+    * top_p keeps the strongest groups until their signals add up to ratio * sum(s) - 0.01; never a
       group with s = 0.
     * top_p_softmax keeps the strongest groups until their softmax(s) add up to ratio.
     * min_p keeps s >= ratio max(s), or s <= min(s) / ratio for std_rev.
@@ -60,7 +60,6 @@ def select_groups(
         kind: signal of a group.
         strategy: selection rule.
         include_zero: also allow groups whose scores are all equal.
-        eps: slack of top_p, in units of the scores.
 
     Returns:
         keep: bool `[B]`, equal for all rows of a group.
@@ -73,10 +72,9 @@ def select_groups(
     """
     if ratio <= 0:
         raise ValueError(f"select_groups: ratio must be above 0, got {ratio}")
-    if kind not in ("std", "std_rev", "max_mean"):
-        raise ValueError(f"select_groups: unknown kind {kind!r}; use std, std_rev or max_mean")
+    if kind not in ("std", "std_rev"):
+        raise ValueError(f"select_groups: unknown kind {kind!r}; use std or std_rev")
     stats = group_stats(scores, group_ids)
-    signal = stats.max - stats.mean if kind == "max_mean" else stats.std
     zero = stats.std <= _ZERO
     # top_p never chooses a group without signal, so keeping all groups needs a separate case.
     off = ratio >= 1 and include_zero and strategy in ("top_k", "top_p", "top_p_softmax")
@@ -84,7 +82,7 @@ def select_groups(
         chosen = torch.ones_like(zero)
     else:
         eligible = torch.ones_like(zero) if include_zero else ~zero
-        chosen = _choose(signal, eligible, ratio, strategy, smallest=kind == "std_rev", eps=eps)
+        chosen = _choose(stats.std, eligible, ratio, strategy, smallest=kind == "std_rev")
 
     kept = int(chosen.sum())
     groups = len(stats)
@@ -110,7 +108,6 @@ def _choose(
     strategy: FilterStrategy,
     *,
     smallest: bool,
-    eps: float,
 ) -> Tensor:
     """Choose groups, bool `[G]`. Ties go to the group with the smaller id."""
     groups = len(signal)
@@ -125,7 +122,7 @@ def _choose(
         case "top_p":
             # A group of signal 0 adds nothing to the sum, so it never helps to reach the threshold.
             rank = rank[signal[rank] > 0]
-            reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - eps
+            reached = signal[rank].cumsum(0) >= min(ratio, 1.0) * signal[rank].sum() - _SLACK
             keep = _first_true(reached)
         case "top_p_softmax":
             mass = torch.softmax(-signal[rank] if smallest else signal[rank], dim=0)

@@ -46,10 +46,10 @@ def empty_batch_guard(limit: int = 5) -> StreakGuard:
     return StreakGuard(limit=limit, advice=advice)
 
 
-def low_success_guard(limit: int = 5, threshold: float = 0.01) -> StreakGuard:
-    """Guard against validation success below `threshold`: `observe(success < threshold)`."""
+def low_success_guard(limit: int = 5) -> StreakGuard:
+    """Guard against low validation success: `observe(success < LOW_SUCCESS)`."""
     advice = (
-        f"validation success was below {threshold:.0%}. Check that responses follow the format, "
+        f"validation success was below {LOW_SUCCESS:.0%}. Check that responses follow the format, "
         "then start from a better model or an easier environment"
     )
     return StreakGuard(limit=limit, advice=advice)

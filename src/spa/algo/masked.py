@@ -24,33 +24,24 @@ def mean_per_row(values: Tensor, mask: Tensor) -> Tensor:
     return (torch.where(mask, values, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean()
 
 
-def masked_moments(values: Tensor, mask: Tensor) -> Tensor:
-    """Compute the moments that `whiten` needs: float64 `[3]` = sum, sum of squares, count over the
-    mask.
-
-    Moments of the parts of a batch (ranks, micro-batches) add up to the moments of the batch.
-    """
-    kept = torch.where(mask, values.double(), 0.0)
-    return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
-
-
-def whiten(values: Tensor, mask: Tensor, moments: Tensor | None = None) -> Tensor:
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
     """Shift and scale `values` to mean 0 and unbiased variance 1 over the mask.
 
     Args:
         values: `[B, A]`.
         mask: bool `[B, A]`.
-        moments: `masked_moments` summed over all parts of the batch; None computes them from
-            `values`.
 
     Returns:
         `[B, A]` in the dtype of `values`; 0 outside the mask; close to 0 if all values are equal.
     """
-    total, squares, count = (masked_moments(values, mask) if moments is None else moments).double()
-    mean = total / count.clamp(min=1)
+    kept = torch.where(mask, values.double(), 0.0)
+    count = mask.sum().double()
+    mean = kept.sum() / count.clamp(min=1)
     # E[x^2] - E[x]^2 loses digits by cancellation, hence float64. Rounding can still make the
     # difference negative, hence the clamp.
-    variance = ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
+    variance = ((kept.square().sum() - count * mean.square()) / (count - 1).clamp(min=1)).clamp(
+        min=0
+    )
     scaled = (values.double() - mean) * torch.rsqrt(variance + 1e-8)
     return torch.where(mask, scaled, 0.0).to(values.dtype)
 

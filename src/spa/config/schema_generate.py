@@ -326,9 +326,3 @@ class GenerateConfig:
     def batches_of_later_rounds(self) -> int:
         """Number of batches of each later round."""
         return self.later_batches or self.num_batches
-
-    @property
-    def batches_of_all_rounds(self) -> int:
-        """Number of self-play batches over all rounds. A batch has as many episodes as a PPO
-        step."""
-        return self.num_batches + (self.rounds - 1) * self.batches_of_later_rounds

@@ -114,7 +114,7 @@ def outcome_of(episode: Episode, searches: Sequence[SearchScore] = ()) -> Outcom
         predicted=sum(
             is_exact(response.prediction, turn.next_target) for turn, response in responses
         ),
-        unchanged=sum(is_exact(turn.target, turn.next_target) for turn in episode.turns),
+        unchanged=sum(is_exact(turn.target, turn.next_target) for turn, _ in responses),
         error=episode.error,
         searches=tuple(searches),
     )

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spa.config.problems import Problems
 from spa.config.schema import Config
 from spa.examples.play import Play, at_start
 from spa.examples.source import Examples, Puzzles
@@ -23,15 +22,6 @@ class Base(Play):
     def makes(self, cfg: Config) -> bool:
         """Return whether the examples have base format."""
         return cfg.generate.example_format == "base"
-
-    def check(self, cfg: Config, problems: Problems) -> None:
-        """Add a problem for settings that change states, since base examples contain none."""
-        if cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states:
-            problems.add(
-                "generate.example_format",
-                "cannot be base with generate.shuffle_next_states, or with generate.states other than "
-                "ground_truth, because base examples contain no states",
-            )
 
     def rounds(self, cfg: Config) -> list[Config]:
         """Return a single round with the SFT steps of all rounds. Separate rounds would add

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from spa.config.problems import Problems
 from spa.config.schema import Config, ImagineConfig
 from spa.envs.base import TextEnv
 from spa.envs.limits import SLOW, EnvFault, boundary
@@ -25,6 +26,17 @@ class Play(ExampleSource):
     def makes(self, cfg: Config) -> bool:
         """Return True, because this source takes every configuration that no other source takes."""
         return True
+
+    def check(self, cfg: Config, problems: Problems) -> None:
+        """Add a problem for settings that change states, if the examples contain none."""
+        changed = cfg.generate.states != "ground_truth" or cfg.generate.shuffle_next_states
+        if changed and not self.has_states:
+            kind = cfg.generate.example_format
+            problems.add(
+                "generate.example_format",
+                f"cannot be {kind} with generate.shuffle_next_states, or with generate.states other "
+                f"than ground_truth, because {kind} examples contain no states",
+            )
 
     def first_round(self, cfg: Config) -> Config:
         """Return the configuration of the first round. If more rounds follow, it has no planning,

@@ -222,7 +222,6 @@ class BestFirst(BreadthFirst):
     """Format whose thoughts are, in every turn, a best-first search from the current state."""
 
     name = "best_first"
-    states = BestStates
 
     def check(self, cfg: Config, problems: Problems) -> None:
         """Also require prompts that show the grid, because the responses look up walls in it."""
@@ -266,7 +265,7 @@ class BestFirst(BreadthFirst):
         `BestFirstSearch`."""
         puzzle = _puzzle(view)
         facts = yield from facts_of(puzzle, _boxes(start))
-        search = yield from expanding(self.states(start, facts, puzzle.targets))
+        search = yield from expanding(BestStates(start, facts, puzzle.targets))
         return BestFirstSearch(search.lines, search.path, facts)
 
     def written(self, search: Search, view: Any) -> str:
