@@ -27,8 +27,8 @@ class Outcome:
     tokens: int | None  # number of sampled tokens; None for engines without token ids
     observed: int  # turns with an exact observation; 0 outside the world-model format
     predicted: int  # turns with an exact prediction
-    # Number of turns whose next state equals the state, so that a copy of the state would be an
-    # exact prediction. None in results of earlier versions.
+    # Number of well-formed turns whose next state equals the state, so that a copy of the state
+    # would be an exact prediction. None in results of earlier versions.
     unchanged: int | None = None
     error: str = ""
     searches: tuple[SearchScore, ...] = ()  # scores of the searches that the turns wrote
