@@ -41,9 +41,7 @@ from spa.run.hashing import fetch_content, fingerprint_of
 from spa.run.manifest import (
     MANIFEST,
     Manifest,
-    archive_work,
-    changed_lines,
-    changes,
+    archive_other_work,
     is_finished,
     refuse_other_work,
     result_of,
@@ -644,14 +642,7 @@ def _handle_existing_stages(plan: Plan) -> None:
         if task.folder.resolve() != target.resolve():
             stages[task.folder] = task.fingerprint
     if any(task.config.trainer.resume_mode == "disable" for task in plan.tasks):
-        for folder, fingerprint in stages.items():
-            if changed := changes(folder, fingerprint):
-                log.warning(
-                    "%s runs from scratch, because settings changed: %s",
-                    folder,
-                    "; ".join(changed_lines(changed)),
-                )
-                archive_work(folder)
+        archive_other_work(stages.items())
     refuse_other_work(list(stages.items()))
     for task in plan.missing:
         if task.folder.is_symlink():  # the target is incomplete; only the link is removed

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spa.algo.masked import group_stats
+from spa.algo.masked import GroupStats, group_stats
 
 Grouping = Literal["state", "inductive", "batch"]
 Method = Literal["identity", "mean", "mean_std", "asym_clip"]
@@ -35,22 +35,12 @@ def normalize_scores(
         raise ValueError(
             f"normalize_scores: unknown method {method!r}; use identity, mean, mean_std or asym_clip"
         )
-    by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}.get(
-        grouping
-    )
-    if by is None:
-        raise ValueError(
-            f"normalize_scores: unknown grouping {grouping!r}; use state, inductive or batch"
-        )
-    stats = group_stats(scores, by)
+    stats = group_stats(scores, _groups(group_ids, tag_ids, grouping))
     if method == "identity" or bool((stats.count <= 1).all()):
         return scores
     relative = scores.double() - stats.mean[stats.index]
     if method != "mean":
-        std = stats.std[stats.index]
-        # Scores that are equal up to rounding have a tiny standard deviation. Dividing by it would
-        # magnify the rounding errors.
-        relative = torch.where(std > 1e-6, relative / (std + 1e-6), 0.0)
+        relative = relative * _scale(stats)
     if method == "asym_clip":
         relative = relative.clamp(-1.0, 3.0)
     return relative.to(scores.dtype)
@@ -110,15 +100,14 @@ def normalize_rewards(
     discounted = (
         scores.double() if step_discount is None else (rewards.double() * before).sum(dim=1)
     )
-    by = {"state": group_ids, "inductive": tag_ids, "batch": torch.zeros_like(group_ids)}[grouping]
+    by = _groups(group_ids, tag_ids, grouping)
     stats = group_stats(scores, by)
     scale = torch.ones_like(discounted)
     mean = torch.zeros_like(discounted)
     if method != "identity" and not bool((stats.count <= 1).all()):
         mean = group_stats(discounted, by).mean[stats.index]
         if method != "mean":
-            std = stats.std[stats.index]
-            scale = torch.where(std > 1e-6, 1 / (std + 1e-6), 0.0)
+            scale = _scale(stats)
     wanted = (discounted - mean) * scale
     if method == "asym_clip":
         wanted = wanted.clamp(-1.0, 3.0)
@@ -129,3 +118,20 @@ def normalize_rewards(
     # With (1 - discount) times `rest` on each token and `rest` on the last one, the return from
     # every token grows by exactly `rest`.
     return scaled + (rest[:, None] * torch.where(last, 1.0, 1 - discount)).to(rewards.dtype)
+
+
+def _groups(group_ids: Tensor, tag_ids: Tensor, grouping: Grouping) -> Tensor:
+    """The group of each row, int64 `[B]`."""
+    if grouping not in ("state", "inductive", "batch"):
+        raise ValueError(f"unknown grouping {grouping!r}; use state, inductive or batch")
+    if grouping == "batch":
+        return torch.zeros_like(group_ids)
+    return group_ids if grouping == "state" else tag_ids
+
+
+def _scale(stats: GroupStats) -> Tensor:
+    """The factor that divides each row by its group's standard deviation, float64 `[B]`."""
+    std = stats.std[stats.index]
+    # Scores that are equal up to rounding have a tiny standard deviation. Dividing by it would
+    # magnify the rounding errors.
+    return torch.where(std > 1e-6, 1 / (std + 1e-6), 0.0)

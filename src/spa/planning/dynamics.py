@@ -108,8 +108,8 @@ class Dynamics(Protocol):
         ...
 
     def actions(self, puzzle: Puzzle) -> int:
-        """Return the number of actions that were taken in copies of the game to make this puzzle's
-        example."""
+        """Return the number of transitions that copies of the game made for this puzzle's example.
+        Their repetition, which tests that the game is deterministic, is not counted."""
         ...
 
 

@@ -24,9 +24,8 @@ from spa.run.fingerprint import Fingerprint
 from spa.run.hashing import stage_fingerprint
 from spa.run.manifest import (
     Manifest,
+    archive_other_work,
     archive_work,
-    changed_lines,
-    changes,
     is_finished,
     refuse_other_work,
     result_of,
@@ -107,16 +106,8 @@ def _handle_earlier_work(cfg: Config, chain: Sequence[tuple[Path, Fingerprint]])
     ConfigError.
     """
     world = current_world()
-    # Only changed work is archived; finished work with the same settings is kept.
     if cfg.trainer.resume_mode == "disable" and world.is_main:
-        for folder, fingerprint in chain:
-            if changed := changes(folder, fingerprint):
-                log.warning(
-                    "%s starts from scratch, because its settings changed: %s",
-                    folder,
-                    "; ".join(changed_lines(changed)),
-                )
-                archive_work(folder)
+        archive_other_work(chain)
     world.broadcast(lambda: refuse_other_work(chain))
 
 

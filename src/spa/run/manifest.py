@@ -13,7 +13,7 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -239,6 +239,19 @@ def _has_begun(folder: Path) -> bool:
 @functools.cache
 def _warn_once(text: str) -> None:
     log.warning("%s", text)
+
+
+def archive_other_work(stages: Iterable[tuple[Path, Fingerprint]]) -> None:
+    """Archive the work of every folder whose settings changed, with a warning. Finished work with
+    the same settings is kept."""
+    for folder, fingerprint in stages:
+        if changed := changes(folder, fingerprint):
+            log.warning(
+                "%s starts from scratch, because its settings changed: %s",
+                folder,
+                "; ".join(changed_lines(changed)),
+            )
+            archive_work(folder)
 
 
 def refuse_other_work(stages: Sequence[tuple[Path, Fingerprint]]) -> None:

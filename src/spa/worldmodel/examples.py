@@ -19,6 +19,7 @@ from spa.worldmodel.parquet import write_parquet
 
 __all__ = [
     "assistant_positions",
+    "block_of",
     "by_reason",
     "corrected_messages",
     "coverage_sample",
@@ -26,9 +27,9 @@ __all__ = [
     "hidden_share",
     "is_counterfactual",
     "make_example",
-    "rewritten_history",
     "shuffle_next_states",
     "split_by_puzzle",
+    "with_responses",
     "write_parquet",
 ]
 
@@ -206,7 +207,7 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
     responses = list(examples)
     for tag in sorted({example.tag for example in examples}):
         indices = [index for index, example in enumerate(examples) if example.tag == tag]
-        states = [_predicted_state(examples[index]) for index in indices]
+        states = [block_of(examples[index], "prediction") for index in indices]
         donors = derange(states, stream(seed, f"shuffled_next_states/{tag}"))
         for index, donor in zip(indices, donors, strict=True):
             response = replace_state(examples[index].response, "prediction", states[donor])
@@ -215,14 +216,8 @@ def shuffle_next_states(examples: Sequence[SFTExample], seed: int) -> list[SFTEx
                 response=response,
                 extra={**examples[index].extra, "shuffled": True},
             )
-    responses = _shuffled_options(responses, seed)
-    # Counterfactual examples repeat turn numbers, and no later prompt contains their responses.
-    by_turn = {
-        (example.episode_id, example.turn): example.response
-        for example in responses
-        if not is_counterfactual(example)
-    }
-    return [replace(example, prompt=rewritten_history(example, by_turn)) for example in responses]
+    shuffled = _shuffled_options(responses, seed)
+    return with_responses(shuffled, [example.response for example in shuffled])
 
 
 def _shuffled_options(examples: Sequence[SFTExample], seed: int) -> list[SFTExample]:
@@ -277,18 +272,34 @@ def coverage_sample(examples: Sequence[SFTExample], seed: int) -> list[SFTExampl
     return [examples[place] for place in np.sort(places)]
 
 
-def _predicted_state(example: SFTExample) -> str:
-    span = find_block(example.response, "prediction")
+def block_of(example: SFTExample, tag: str) -> str:
+    """Return the text of a state block of the response. Raises DataError if there is not exactly
+    one."""
+    span = find_block(example.response, tag)
     if span is None:
         raise DataError(
             f"Episode {example.episode_id}, turn {example.turn}: the response must have exactly one "
-            "prediction block; run `spa data filter` to remove other responses"
+            f"{tag} block; run `spa data filter` to remove other responses"
         )
     # Remove only the newlines that relabelling put around the state.
     return example.response[span[0] : span[1]].removeprefix("\n").removesuffix("\n")
 
 
-def rewritten_history(
+def with_responses(examples: Sequence[SFTExample], responses: Sequence[str]) -> list[SFTExample]:
+    """Return the examples with other responses, also in the prompts of later examples."""
+    # Counterfactual examples repeat turn numbers, and no later prompt contains their responses.
+    by_turn = {
+        (example.episode_id, example.turn): text
+        for example, text in zip(examples, responses, strict=True)
+        if not is_counterfactual(example)
+    }
+    return [
+        replace(example, response=text, prompt=_rewritten_history(example, by_turn))
+        for example, text in zip(examples, responses, strict=True)
+    ]
+
+
+def _rewritten_history(
     example: SFTExample, responses: dict[tuple[str, int], str]
 ) -> tuple[Message, ...]:
     """Return the example's prompt with its earlier responses replaced. `responses` maps (episode

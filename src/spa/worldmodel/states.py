@@ -6,7 +6,6 @@ prompts repeat. The states that prompts show, and the metadata, remain true.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from spa.errors import DataError
 from spa.formats.blocks import find_block, replace_state
 from spa.seeds import stream
 from spa.types import SFTExample
-from spa.worldmodel.examples import is_counterfactual, rewritten_history
+from spa.worldmodel.examples import block_of, with_responses
 
 States = Literal["ground_truth", "model", "random_coords"]
 # In "(3,1)=4" the coordinate is (3,1); the 4 is a digit on the board.
@@ -48,7 +47,7 @@ def predicted_states(examples: Sequence[SFTExample]) -> list[SFTExample]:
             )
         text = replace_state(example.response, "prediction", example.predicted)
         responses.append(replace_state(text, "observation", example.observed))
-    return _rewritten(examples, responses)
+    return with_responses(examples, responses)
 
 
 def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFTExample]:
@@ -69,9 +68,9 @@ def random_coordinates(examples: Sequence[SFTExample], *, seed: int) -> list[SFT
         for tag in ("observation", "prediction"):
             # Some response formats have no prediction.
             if tag == "observation" or find_block(example.response, tag) is not None:
-                text = replace_state(text, tag, _scattered(_block(example, tag), rng, low, high))
+                text = replace_state(text, tag, _scattered(block_of(example, tag), rng, low, high))
         responses.append(text)
-    return _rewritten(examples, responses)
+    return with_responses(examples, responses)
 
 
 def _range(tag: str, examples: Sequence[SFTExample]) -> tuple[int, int]:
@@ -92,25 +91,3 @@ def _range(tag: str, examples: Sequence[SFTExample]) -> tuple[int, int]:
 
 def _scattered(text: str, rng: np.random.Generator, low: int, high: int) -> str:
     return _CELL.sub(lambda _: "({},{})".format(*rng.integers(low, high + 1, size=2)), text)
-
-
-def _block(example: SFTExample, tag: str) -> str:
-    span = find_block(example.response, tag)
-    if span is None:
-        raise DataError(
-            f"Episode {example.episode_id}, turn {example.turn}: the response must have exactly one "
-            f"{tag} block; run `spa data filter` to remove other responses"
-        )
-    return example.response[span[0] : span[1]].strip("\n")
-
-
-def _rewritten(examples: Sequence[SFTExample], responses: Sequence[str]) -> list[SFTExample]:
-    by_turn = {
-        (example.episode_id, example.turn): text
-        for example, text in zip(examples, responses, strict=True)
-        if not is_counterfactual(example)
-    }
-    return [
-        replace(example, response=text, prompt=rewritten_history(example, by_turn))
-        for example, text in zip(examples, responses, strict=True)
-    ]
