@@ -37,15 +37,15 @@ from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
-EXAMPLE = """21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
-31<41=1: Up21 seen Down41/51# Left30# Right32<33=2 ; 22 32
-22<23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
-32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
-33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
-23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-1422=1>23+4: Up04# Down24# Left1322+4 Right15# ; 1322+4 Left
-1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
+EXAMPLE = """21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
+31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
+22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
+32/33=2: Up22 seen Down42/52# Left31 seen Right33/34=3 ; 33
+33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
+23/13=4: Up13/03# Down33 seen Left22 seen Right24#
+1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
+1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
+2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
 Left Down Left"""
 LINES = EXAMPLE.split("\n")
 WAITING = " ; 2322+4 Left Down 1222+6 Left Left"
@@ -54,9 +54,12 @@ HARD = {"num_boxes": [1, 2], "hard": 10}
 
 
 def room(board: str | None = None, seed: int = 0, **options: Any) -> TextEnv:
-    """`board` may have keys."""
+    """`board` may have keys, and a sentence after the grid."""
     env = make_env("sokoban", options)
-    env.reset(seed=seed, options={} if board is None else {"board": re.sub(r"\d\d", "", board)})
+    given = {}
+    if board is not None:
+        given = {"board": re.sub(r"\d\d", "", "\n".join(board.split("\n")[:6]))}
+    env.reset(seed=seed, options=given)
     return env
 
 
@@ -84,7 +87,7 @@ def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_tar
     search = searched(env)
     first = next(line for line in FORM.written(search, env).split("\n") if ">" in line)
     moves, _, waiting = first.partition(" ; ")
-    assert moves == "112232=2,1>21+7: Up01# Down212232+7 Left10# Right122232+9"
+    assert moves == "112232=2,1>21~1+7: Up01# Down212232~0+7 Left10# Right122232~2+9"
     assert waiting == "212232+7 Down 122232+9 Right"
     assert search.path is not None and wins(env, search.path)
 
@@ -156,33 +159,37 @@ def with_line(number: int, old: str, new: str) -> str:
 
 CORRUPTED = {
     "wrong wall": ("wrong_fact", with_line(0, "Left20#", "Left20/30#")),
-    "wrong fact": ("wrong_fact", with_line(0, "22<23=1", "22<23=2")),
+    "wrong fact": ("wrong_fact", with_line(0, "22/23=1", "22/23=2")),
     "wrong seen": ("wrong_fact", with_line(1, "Up21 seen", "Up21/11#")),
-    "wrong cell": ("wrong_fact", with_line(2, "22<23=1:", "22<23=2:")),
+    "wrong cell": ("wrong_fact", with_line(2, "22/23=1:", "22/23=2:")),
     "wrong list": ("wrong_fact", with_line(1, "; 22 32", "; 32 22")),
     "cell left out": ("wrong_fact", "\n".join([*LINES[:5], *LINES[6:]])),
     "cell twice": ("wrong_fact", "\n".join([*LINES[:6], *LINES[5:]])),
-    "head without a number": ("wrong_fact", with_line(2, "22<23=1:", "22<23:")),
+    "head without a number": ("wrong_fact", with_line(2, "22/23=1:", "22<23:")),
     "wrong aim": ("wrong_fact", with_line(7, ">23", ">33")),
     "wrong pushes": ("wrong_fact", with_line(7, "=1>23", "=2>23")),
-    "no note": ("wrong_fact", with_line(7, "=1>23+4", "")),
-    "skipped": ("skipped", "\n".join([*LINES[:8], "1222=1>23+6 Left Left: Up02# Down2232=2>33+9"])),
+    "no note": ("wrong_fact", with_line(7, "=1>23~1+4", "")),
+    "skipped": (
+        "skipped",
+        "\n".join([*LINES[:8], "1222=1>23~2+6 Left Left: Up02# Down2232=2>33~2+9"]),
+    ),
     "never found": ("never_found", with_line(7, "1322=1", "1122=1")),
     "again": ("expanded_again", "\n".join([*LINES[:8], *LINES[7:]])),
     "wrong path": ("wrong_path", with_line(7, "+4 Left:", "+4 Up:")),
-    "wrong move": ("wrong_move", with_line(7, "Left1222+6", "Left1122+6")),
+    "wrong move": ("wrong_move", with_line(7, "Left1222~2+6", "Left1122~2+6")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
     "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
-    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422+4")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422~1+4")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
-    "wrong estimate": ("wrong_status", with_line(7, "Left1222+6", "Left1222+4")),
-    "pushes of no push": ("wrong_status", with_line(7, "Left1222+6", "Left1222=1>23+6")),
-    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322+4")),
+    "wrong estimate": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222~2+4")),
+    "wrong distance": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222~1+6")),
+    "pushes of no push": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222=1>23~2+6")),
+    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322~1+4")),
     "no goal": ("no_goal", "\n".join([*LINES[:8], LINES[9]])),
     "wrong end": ("wrong_path", with_line(9, "Left Down Left", "Left Left")),
     "no end": ("wrong_path", "\n".join(LINES[:9])),
     "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
-    "two statuses": ("unreadable", with_line(8, "Down3322+6", "Down3322+6 seen")),
+    "two statuses": ("unreadable", with_line(8, "Down3322~1+6", "Down3322~1+6 seen")),
     "no open states": ("wrong_open", with_line(7, WAITING, "")),
     "open state left out": ("wrong_open", with_line(7, " 1222+6 Left Left", "")),
     "wrong order of open states": (
@@ -195,7 +202,7 @@ CORRUPTED = {
     "no facts": ("wrong_fact", "\n".join(LINES[6:])),
     "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
     "no state": ("unreadable", with_line(7, "1322=1", "13=1")),
-    "half a cell": ("wrong_move", with_line(7, "Left1222+6", "Left122+6")),
+    "half a cell": ("wrong_move", with_line(7, "Left1222~2+6", "Left122~2+6")),
 }
 
 
@@ -215,7 +222,7 @@ def test_each_corruption_lands_in_its_class(case: str):
         ":",
         "1422=1>23:",
         "21=0:",
-        "22<23=" + "9" * 5000 + ":",
+        "22/23=" + "9" * 5000 + ":",
         "x" * 500,
         "=\n<\n>" * 5,
     ],
@@ -228,7 +235,7 @@ def test_any_text_has_a_score(text: str):
 
 
 def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
-    text = EXAMPLE.replace("22<23=1", "22<23=3").replace("22=1>23", "22=3>23")
+    text = EXAMPLE.replace("22/23=1", "22/23=3").replace("22=1>23", "22=3>23")
     text = text.replace("+6", "+10").replace("+4", "+8")
     score = scored(text)
     assert score.failure == "wrong_fact" and score.kinds["fact"] == (48, 50)
@@ -273,9 +280,9 @@ def test_parts_are_every_word_by_what_it_is():
             "status": 3,
             "answer": 1,
         }
-        assert parts[:3] == [("cell", "21=0"), ("fact", "Up11/01#"), ("fact", "Down31<41=1")]
+        assert parts[:3] == [("cell", "21=0"), ("fact", "Up11/01#"), ("fact", "Down31/41=1")]
         for part in (
-            ("cell", "22<23=1"),
+            ("cell", "22/23=1"),
             ("open", "32"),
             ("open", "1222+6"),
             ("fact", "seen"),
@@ -284,34 +291,37 @@ def test_parts_are_every_word_by_what_it_is():
             ("move", "Up04#"),
         ):
             assert part in parts
-        assert [word for kind, word in parts if kind == "estimate"] == ["+4"] * 4 + [
-            "+6",
-            "+4",
-            "+6",
+        assert [word for kind, word in parts if kind == "estimate"] == [
+            *("~2+4", "~1+4", "~1+4", "~0+4", "~2+6", "~0+4", "~1+6")
         ]
         assert parts[-1] == ("answer", "Left || Down")
 
 
-def test_the_lowest_estimate_is_expanded_first_and_the_newest_of_several():
+def test_the_lowest_estimate_is_expanded_first_and_equal_ones_in_order():
     found = BestStates("1422", Facts({"21": 0, "22": 1}, {"22": "23"}), ("21",))
     found.close("1422")
-    for key, status in (("1322", "+6"), ("1222", "+4"), ("2221", "=0>23+4"), ("3122", "+5")):
+    for key, status in (
+        ("1322", "~1+6"),
+        ("1222", "~0+4"),
+        ("2221", "=0>23~1+4"),
+        ("3122", "~2+5"),
+    ):
         found.add(key, ("Up",), status)
-    assert found.listed() == ("2221+4", "Up", "1222+4", "Up", "3122+5", "Up", "1322+6", "Up")
+    assert found.listed() == ("1222+4", "Up", "2221+4", "Up", "3122+5", "Up", "1322+6", "Up")
     order = []
     while (key := found.next()) is not None:
         order.append(key)
         found.close(key)
-    assert order == ["2221", "1222", "3122", "1322"]
+    assert order == ["1222", "2221", "3122", "1322"]
 
 
 def test_a_push_has_its_pushes_and_an_estimate():
     """The player in cell 23 pushes the box from 22 to 21: path 1, pushes 2, distance 0."""
     facts = Facts({"41": 0, "31": 1, "21": 2, "22": 3}, {"31": "21", "21": "11", "22": "23"})
     found = BestStates("2322", facts, ("41",))
-    assert found.note("2322") == "=3>23+6"
-    assert found.status("2322", "2221", "") == "=2>11+7"  # 1, twice 2, and 2 steps to cell 11
-    assert found.status("2322", "1322", "") == "+8"  # 1, twice 3, and 1 step to cell 23
+    assert found.note("2322") == "=3>23~0+6"
+    assert found.status("2322", "2221", "") == "=2>11~2+7"  # 1, twice 2, and 2 steps to cell 11
+    assert found.status("2322", "1322", "") == "~1+8"  # 1, twice 3, and 1 step to cell 23
     assert found.status("2322", "2242", "") == "dead"
 
 
@@ -360,7 +370,7 @@ def puzzles_of(cfg: Config) -> Puzzles:
 
 def true_move(prompt: Prompt) -> str:
     """The state that an action leads to, from the grid of a question."""
-    grid = prompt.messages[-1]["content"].partition(STATE)[2]
+    grid, _, _ = prompt.messages[-1]["content"].partition(STATE)[2].partition("\nPlayer")
     env = room(grid, num_boxes=grid.count("X") + grid.count("√"))
     env.step(env.to_action(prompt.prefill.removeprefix("<think>")) or 0)
     return f"{prompt.prefill}{env.state_key()}"

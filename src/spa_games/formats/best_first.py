@@ -14,20 +14,20 @@ room, which the prompt shows, a box is in cell 22, its target in cell 21 and the
 The response first lists the cells from which a lone box can reach a target, working backwards from
 the targets. The search follows:
 
-    21=0: Up11/01# Down31<41=1 Left20# Right22<23=1 ; 31 22
-    31<41=1: Up21 seen Down41/51# Left30# Right32<33=2 ; 22 32
-    22<23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
-    32<33=2: Up22 seen Down42/52# Left31 seen Right33<34=3 ; 33
-    33<34=3: Up23<13=4 Down43/53# Left32 seen Right34/35# ; 23
-    23<13=4: Up13/03# Down33 seen Left22 seen Right24#
-    1422=1>23+4: Up04# Down24# Left1322+4 Right15# ; 1322+4 Left
-    1322=1>23+4 Left: Up03# Down2322+4 Left1222+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-    2322=1>23+4 Left Down: Up1322 seen Down3322+6 Left2221 goal
+    21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
+    31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
+    22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
+    32/33=2: Up22 seen Down42/52# Left31 seen Right33/34=3 ; 33
+    33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
+    23/13=4: Up13/03# Down33 seen Left22 seen Right24#
+    1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
+    1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
+    2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
     Left Down Left
 
-The line of `31<41=1` says that a box in cell 31 is one push from a target, and that the player
+The line of `31/41=1` says that a box in cell 31 is one push from a target, and that the player
 pushes it from cell 41. The line lists the neighbours of cell 31, one for each action, as cells from
-which a box may be pushed to cell 31. `Right32<33=2` is a new one: the player pushes the box in cell
+which a box may be pushed to cell 31. `Right32/33=2` is a new one: the player pushes the box in cell
 32 from cell 33. `Down41/51#` means that a box in cell 41 cannot be pushed to cell 31, because cell
 51 is a wall or because the model predicts no push; `Left30#` that cell 30 is a wall. After the
 semicolon come the cells that have been found but have no line yet, the next one first. `facts_of`
@@ -36,13 +36,15 @@ never reach a target.
 
 Each line of the search expands one state. It begins with the state's key. After `=` comes the
 number of pushes from the box to a target and, after `>`, the cell from which the player pushes the
-first box that is not on a target. The number after `+` estimates the length of a solution: the
-length of the path to this state, plus twice the pushes, plus the player's distance to the cell
-after `>`, ignoring walls. The path follows, then every action with its result. `Up04#` changes
-nothing, because cell 04 blocks the way. `Left1322+4` leads to a new state with the estimate 4. If
-the move pushes a box, the new pushes and the new cell come first (`Left2221=1>31+6`). With two
+first box that is not on a target. The number after `~` is the player's distance to that cell,
+ignoring walls. The number after `+` estimates the length of a solution: the length of the path to
+this state, plus twice the pushes, plus the distance. The path follows, then every action with its
+result. `Up04#` changes nothing, because cell 04 blocks the way. `Left1322~1+4` leads to a new state
+with the distance 1 and the estimate 4. If the move pushes a box, the new pushes and the new cell
+come first (`Left2221=1>31~2+6`). With two
 boxes, both numbers of pushes are written (`=2,1>31`). After the semicolon come the open states with
-their estimates and paths: the lowest estimate first and, of equal ones, the newest.
+their estimates and paths: the lowest estimate first and, of equal ones, those of the newest line,
+in the order of its actions.
 
 The next line expands the first of them. The search ends at the first goal, even in the middle of a
 line. The last line is the path to that goal.
@@ -79,10 +81,10 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
-_FACTS = re.compile(r"([0-9]{2})(?:<([0-9]{2}))?=([0-9]{1,3}):")
+_FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
 _PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
-_ESTIMATE = r"\+[0-9]{1,3}"
-_PARTS = re.compile(rf"(.*?)((?:=[^+]*)?)((?:{_ESTIMATE})?)")
+_ESTIMATE = r"~[0-9]{1,2}\+[0-9]{1,3}"
+_PARTS = re.compile(rf"(.*?)((?:=[^~]*)?)((?:{_ESTIMATE})?)")
 _MOVE = re.compile(rf"([0-9]+)(#|(?:{_PUSHES})?{_ESTIMATE})?")
 
 
@@ -138,13 +140,15 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
 
 
 class BestStates(OpenStates):
-    """Open states of a best-first search, ordered by `estimate`. Ties go to the newest state."""
+    """Open states of a best-first search, ordered by `estimate`. Of equal ones, those of the newest
+    line come first, in the order of its actions."""
 
     def __init__(self, start: str, facts: Facts, targets: Sequence[str]) -> None:
         super().__init__(start)
         self.facts = facts
         self.targets = targets
-        self._ranks = {start: (0, 0)}
+        self._ranks = {start: (0, 0, 0)}
+        self._lines = 0
 
     def next(self) -> str | None:
         """The best open state; None if no state is open."""
@@ -159,9 +163,9 @@ class BestStates(OpenStates):
         )
 
     def close(self, key: str) -> None:
-        """Remove a state from the open states because it is being expanded; do nothing if it is not
-        open."""
+        """Begin the line of a state, which is then no longer open."""
         self._ranks.pop(key, None)
+        self._lines += 1
 
     def aim(self, key: str) -> str:
         """The cell from which the player pushes the first box that is not on a target. Empty if all
@@ -174,21 +178,23 @@ class BestStates(OpenStates):
         pushes = (self.facts.pushes.get(box, DEAD) for box in _cells(key)[1:])
         return f"={','.join(map(str, pushes))}>{self.aim(key)}"
 
-    def estimate(self, key: str, length: int) -> int:
-        """Estimate the length of a solution through a state that a path of `length` actions reaches:
-        the length, plus twice the pushes, plus the player's distance to `aim`."""
+    def estimate(self, key: str, length: int) -> str:
+        """The player's distance to `aim`, and the estimated length of a solution through a state
+        that a path of `length` actions reaches: the length, plus twice the pushes, plus the
+        distance. For example, `~1+4`."""
         player, *boxes = _cells(key)
         aim = self.aim(key)
+        distance = _distance(player, aim) if aim else 0
         pushes = sum(self.facts.pushes.get(box, 0) for box in boxes)
-        return length + 2 * pushes + (_distance(player, aim) if aim else 0)
+        return f"~{distance}+{length + 2 * pushes + distance}"
 
     def note(self, key: str) -> str:
         """The text after a state's key at the beginning of a line."""
-        return f"{self.pushes(key)}+{self.estimate(key, len(self.paths.get(key, ())))}"
+        return f"{self.pushes(key)}{self.estimate(key, len(self.paths.get(key, ())))}"
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
-        or the estimate of a new state, such as `+6`. If the move pushes a box, `pushes` comes
+        or the estimate of a new state, such as `~2+6`. If the move pushes a box, `pushes` comes
         first."""
         if outcome == GOAL:
             return GOAL
@@ -205,7 +211,7 @@ class BestStates(OpenStates):
         if after in self.paths:
             return SEEN
         pushed = "" if boxes == _cells(key)[1:] else self.pushes(after)
-        return f"{pushed}+{self.estimate(after, len(self.paths.get(key, ())) + 1)}"
+        return f"{pushed}{self.estimate(after, len(self.paths.get(key, ())) + 1)}"
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
         """Record a state whose status is an estimate. Open it unless it is at the depth limit."""
@@ -215,7 +221,7 @@ class BestStates(OpenStates):
         self.paths[after] = path
         # A state at the depth limit is recorded but never expanded.
         if len(path) < self.max_depth:
-            self._ranks[after] = (int(estimate), -len(self.paths))
+            self._ranks[after] = (int(estimate), -self._lines, len(self.paths))
 
 
 class BestFirst(BreadthFirst):
@@ -234,8 +240,9 @@ class BestFirst(BreadthFirst):
             )
 
     def overrides(self) -> tuple[str, ...]:
-        """Also return the override that makes prompts show the grid."""
-        return (*super().overrides(), "state_text=grid")
+        """Also return the override that makes prompts show the grid, and name the cells of player,
+        boxes and targets."""
+        return (*super().overrides(), "state_text=grid_and_coords")
 
     def asks(self, env: TextEnv, blank: Callable[[str], str]) -> str:
         """Ask for the facts, followed by a search that names states as the game does."""
@@ -348,7 +355,7 @@ class BestFirst(BreadthFirst):
 
         In lines of facts, `cell` is the cell that a line is about, and `fact` a neighbour or its
         status. In lines of the search, `next` is the state that a line expands, `note` its pushes
-        and the cell after `>`, and `estimate` a number after `+`. In both, `open` is a word after
+        and the cell after `>`, and `estimate` the distance and the estimate. In both, `open` is a word after
         the semicolon.
         """
         head, colon, _ = line.partition(":")
@@ -452,7 +459,7 @@ def _fact_lines(facts: Facts, puzzle: PushPuzzle) -> list[str]:
 
 
 def _fact(facts: Facts, cell: str) -> str:
-    side = f"<{facts.sides[cell]}" if cell in facts.sides else ""
+    side = f"/{facts.sides[cell]}" if cell in facts.sides else ""
     return f"{cell}{side}={facts.pushes[cell]}"
 
 
@@ -495,7 +502,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
     """Parse a line and keep its keys as written. Return None if it cannot be parsed.
 
-    The status of a move is its estimate (such as `+6`), `#`, or a word such as `seen`.
+    The status of a move is its estimate (such as `~2+6`), `#`, or a word such as `seen`.
     """
     line = read_line(text, actions, _WORDS)
     if line is None:
