@@ -2,7 +2,7 @@
 the same interval."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
@@ -68,7 +68,7 @@ def bootstrap_mean(
     # same weight, regardless of its number of puzzles, as in the mean itself.
     total = np.zeros(resamples)
     for part in strata:
-        total += _resample(part, np.mean, resamples, rng)
+        total += _resampled_means(part, resamples, rng)
     mean = float(np.mean([part.mean() for part in strata]))
     return _percentiles(mean, total / len(strata), sum(map(len, strata)), level)
 
@@ -231,19 +231,16 @@ def rate_interval(
     return replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
 
 
-def _resample(
-    values: Floats, statistic: Callable[..., Floats], resamples: int, rng: np.random.Generator
-) -> Floats:
-    """Sample `values` `[P]` with replacement, and return the `statistic` of each sample as
+def _resampled_means(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
+    """Sample `values` `[P]` with replacement, and return the mean of each sample as
     `[resamples]`."""
     # Samples are made in blocks: 10,000 resamples of 6,000 puzzles, indices and values of 8
     # bytes each, would need 1 GB at once.
     rows = max(1, _CHUNK // len(values))
-    # [rows, P] indices per block -> [rows] statistics
+    # [rows, P] indices per block -> [rows] means
     parts = [
-        statistic(
-            values[rng.integers(len(values), size=(min(rows, resamples - start), len(values)))],
-            axis=1,
+        values[rng.integers(len(values), size=(min(rows, resamples - start), len(values)))].mean(
+            axis=1
         )
         for start in range(0, resamples, rows)
     ]
@@ -361,29 +358,27 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     return Interval(mean=rate, low=low, high=high, n=n, level=level)
 
 
-def sentence(
-    first: str, second: str, difference: Interval, *, scale: float = 100.0, unit: str = "points"
-) -> str:
+def sentence(first: str, second: str, difference: Interval) -> str:
     """Describe the comparison of two methods in plain words.
 
     Args:
         first: name of a method.
         second: name of the other method.
-        difference: interval of first - second.
-        scale: factor from the interval's numbers to `unit`.
-        unit: printed after the number.
+        difference: interval of first - second, between -1 and 1; printed in points.
 
     Example: "spa is better than vanilla by 18 points (95 % interval 11 to 25)."
     """
-    mean, low, high = (scale * x for x in (difference.mean, difference.low, difference.high))
+    mean, low, high = (100 * x for x in (difference.mean, difference.low, difference.high))
     level = f"{100 * difference.level:g} % interval"
     if not difference.excludes_zero:
-        return f"No difference found between {first} and {second}: {_numbers(mean, low, high, unit, level)}."
+        return (
+            f"No difference found between {first} and {second}: {_numbers(mean, low, high, level)}."
+        )
     if low > 0:
-        return f"{first} is better than {second} by {_numbers(mean, low, high, unit, level)}."
+        return f"{first} is better than {second} by {_numbers(mean, low, high, level)}."
     # The sentence names the better method first. This negates the difference and swaps the ends of
     # its interval.
-    return f"{second} is better than {first} by {_numbers(-mean, -high, -low, unit, level)}."
+    return f"{second} is better than {first} by {_numbers(-mean, -high, -low, level)}."
 
 
 def decimals(*numbers: float) -> int:
@@ -392,7 +387,7 @@ def decimals(*numbers: float) -> int:
     return next((d for d in range(4) if all(round(abs(x), d) > 0 for x in shown)), 4)
 
 
-def _numbers(mean: float, low: float, high: float, unit: str, level: str) -> str:
+def _numbers(mean: float, low: float, high: float, level: str) -> str:
     digits = decimals(mean, low, high)
     a, b, c = (f"{x:.{digits}f}" for x in (mean, low, high))
-    return f"{a} {unit} ({level} {b} to {c})"
+    return f"{a} points ({level} {b} to {c})"
