@@ -11,9 +11,10 @@ room, which the prompt shows, a box is in cell 22, its target in cell 21 and the
     40#41_42_43_44_45#
     50#51#52#53#54#55#
 
-The response first lists the cells from which a lone box can reach a target, working backwards from
-the targets. The search follows:
+The response first names the cells of the player, the boxes and the targets. Then it lists the cells
+from which a lone box can reach a target, working backwards from the targets. The search follows:
 
+    player14 box22 target21
     21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
     31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
     22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
@@ -81,6 +82,7 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
+_PLACES = re.compile(r"player[0-9]{2}((?: box[0-9]{2})+)((?: target[0-9]{2})+)")
 _FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
 _PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
 _ESTIMATE = r"~[0-9]{1,2}\+[0-9]{1,3}"
@@ -276,11 +278,11 @@ class BestFirst(BreadthFirst):
         return BestFirstSearch(search.lines, search.path, facts)
 
     def written(self, search: Search, view: Any) -> str:
-        """Write the facts, a line for each expanded state, then the path."""
+        """Write the places, the facts, a line for each expanded state, then the path."""
         assert isinstance(search, BestFirstSearch)  # the type that `searching` returns
         assert search.path is not None  # the caller drops a search without a path
         puzzle = _puzzle(view)
-        lines = _fact_lines(search.facts, puzzle)
+        lines = _fact_lines(search.lines[0].key, search.facts, puzzle)
         for line in search.lines:
             head = " ".join((line.key + line.note, *line.path))
             words = [_written_move(line.key, move, puzzle) for move in line.moves]
@@ -297,10 +299,10 @@ class BestFirst(BreadthFirst):
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
     ) -> SearchScore | None:
-        """Score the facts, the moves with their estimates and statuses, the choices of the next
+        """Score the places and facts, the moves with their estimates and statuses, the choices of the next
         state, and the path.
 
-        In `kinds`, `fact` counts words of facts, and `note` counts what follows the keys of expanded
+        In `kinds`, `fact` counts words of places and facts, and `note` counts what follows the keys of expanded
         states. Each line is judged by the facts in the text, even if they are wrong. Returns None if
         the game has no boxes to push, or if the reference search finds no path to the goal.
         """
@@ -311,11 +313,11 @@ class BestFirst(BreadthFirst):
         wanted = run_search(self.searching(start, env), reference)
         if wanted.path is None:
             return None
-        right = _fact_lines(wanted.facts, puzzle)
+        right = _fact_lines(start, wanted.facts, puzzle)
         written = thoughts.split("\n")
         # The last line of a truncated text may be incomplete, so it is not scored.
         whole = written if complete else written[:-1]
-        header = [*takewhile(_FACTS.match, whole)]
+        header = [*takewhile(_is_fact, whole)]
         begun = len(whole) > len(header)
         expected = right if begun or complete else right[: len(header)]
         counts = Counter[str]()
@@ -353,14 +355,15 @@ class BestFirst(BreadthFirst):
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield the kind, start and end of every word.
 
-        In lines of facts, `cell` is the cell that a line is about, and `fact` a neighbour or its
-        status. In lines of the search, `next` is the state that a line expands, `note` its pushes
-        and the cell after `>`, and `estimate` the distance and the estimate. In both, `open` is a word after
-        the semicolon.
+        In the first line, `place` is a cell and what is there. In lines of facts, `cell` is the cell
+        that a line is about, and `fact` a neighbour or its status. In lines of the search, `next` is
+        the state that a line expands, `note` its pushes and the cell after `>`, and `estimate` the
+        distance and the estimate. In both, `open` is a word after the semicolon.
         """
         head, colon, _ = line.partition(":")
         if not colon:
-            yield from (("path", *word.span()) for word in re.finditer(r"\S+", line))
+            kind = "place" if _PLACES.fullmatch(line) else "path"
+            yield from ((kind, *word.span()) for word in re.finditer(r"\S+", line))
             return
         facts = _FACTS.match(line)
         listed = line.partition(";")[0]
@@ -433,10 +436,17 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
     return tuple(found)
 
 
-def _fact_lines(facts: Facts, puzzle: PushPuzzle) -> list[str]:
-    """Write the lines that precede the search: one for each cell from which a box can reach a
-    target, with its neighbours and the cells found but without a line."""
-    lines = list[str]()
+def _is_fact(line: str) -> bool:
+    """Whether the line precedes the search."""
+    return bool(_PLACES.fullmatch(line) or _FACTS.match(line))
+
+
+def _fact_lines(start: str, facts: Facts, puzzle: PushPuzzle) -> list[str]:
+    """Write the lines that precede the search: the places, and one for each cell from which a box
+    can reach a target, with its neighbours and the cells found but without a line."""
+    player, *boxes = _cells(start)
+    places = [f"player{player}", *(f"box{cell}" for cell in boxes)]
+    lines = [" ".join((*places, *(f"target{cell}" for cell in puzzle.targets)))]
     found = [*puzzle.targets]
     for done, cell in enumerate(facts.pushes, start=1):
         words = list[str]()
