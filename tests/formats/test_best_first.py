@@ -37,18 +37,20 @@ from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
-EXAMPLE = """player14 box22 target21
+EXAMPLE = """target21
 21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
 31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
 22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
 32/33=2: Up22 seen Down42/52# Left31 seen Right33/34=3 ; 33
 33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
 23/13=4: Up13/03# Down33 seen Left22 seen Right24#
+player14 box22
 1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
 1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
 2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
 Left Down Left"""
-PLACES, *LINES = EXAMPLE.split("\n")
+TARGETS, *LINES = EXAMPLE.split("\n")
+PLACES = LINES.pop(6)
 WAITING = " ; 2322+4 Left Down 1222+6 Left Left"
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
 HARD = {"num_boxes": [1, 2], "hard": 10}
@@ -154,7 +156,9 @@ def test_facts_are_those_of_the_predicted_moves():
 
 
 def text_of(lines: list[str]) -> str:
-    return "\n".join([PLACES, *lines])
+    """Lines of facts and of the search, with the targets before and the places between."""
+    facts = sum(bool(re.match(r"\d\d([/<]\d\d)?(=\d+)?:", line)) for line in lines)
+    return "\n".join([TARGETS, *lines[:facts], PLACES, *lines[facts:]])
 
 
 def with_line(number: int, old: str, new: str) -> str:
@@ -289,7 +293,7 @@ def test_parts_are_every_word_by_what_it_is():
             "status": 3,
             "answer": 1,
         }
-        assert parts[2:5] == [("place", "target21"), ("cell", "21=0"), ("fact", "Up11/01#")]
+        assert parts[:3] == [("place", "target21"), ("cell", "21=0"), ("fact", "Up11/01#")]
         for part in (
             ("cell", "22/23=1"),
             ("open", "32"),

@@ -11,16 +11,18 @@ room, which the prompt shows, a box is in cell 22, its target in cell 21 and the
     40#41_42_43_44_45#
     50#51#52#53#54#55#
 
-The response first names the cells of the player, the boxes and the targets. Then it lists the cells
-from which a lone box can reach a target, working backwards from the targets. The search follows:
+The response first names the targets, and lists the cells from which a lone box can reach one,
+working backwards from the targets. Then it names the cells of the player and the boxes, and the
+search follows:
 
-    player14 box22 target21
+    target21
     21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
     31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
     22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
     32/33=2: Up22 seen Down42/52# Left31 seen Right33/34=3 ; 33
     33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
     23/13=4: Up13/03# Down33 seen Left22 seen Right24#
+    player14 box22
     1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
     1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
     2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
@@ -82,7 +84,7 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
-_PLACES = re.compile(r"player[0-9]{2}((?: box[0-9]{2})+)((?: target[0-9]{2})+)")
+_PLACES = re.compile(r"target[0-9]{2}(?: target[0-9]{2})*|player[0-9]{2}(?: box[0-9]{2})+")
 _FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
 _PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
 _ESTIMATE = r"~[0-9]{1,2}\+[0-9]{1,3}"
@@ -355,10 +357,10 @@ class BestFirst(BreadthFirst):
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield the kind, start and end of every word.
 
-        In the first line, `place` is a cell and what is there. In lines of facts, `cell` is the cell
-        that a line is about, and `fact` a neighbour or its status. In lines of the search, `next` is
-        the state that a line expands, `note` its pushes and the cell after `>`, and `estimate` the
-        distance and the estimate. In both, `open` is a word after the semicolon.
+        In the lines before facts and search, `place` is a cell and what is there. In lines of facts,
+        `cell` is the cell that a line is about, and `fact` a neighbour or its status. In lines of the
+        search, `next` is the state that a line expands, `note` its pushes and the cell after `>`,
+        and `estimate` the distance and the estimate. In both, `open` is a word after the semicolon.
         """
         head, colon, _ = line.partition(":")
         if not colon:
@@ -442,11 +444,10 @@ def _is_fact(line: str) -> bool:
 
 
 def _fact_lines(start: str, facts: Facts, puzzle: PushPuzzle) -> list[str]:
-    """Write the lines that precede the search: the places, and one for each cell from which a box
-    can reach a target, with its neighbours and the cells found but without a line."""
-    player, *boxes = _cells(start)
-    places = [f"player{player}", *(f"box{cell}" for cell in boxes)]
-    lines = [" ".join((*places, *(f"target{cell}" for cell in puzzle.targets)))]
+    """Write the lines that precede the search: the targets, a line for each cell from which a box
+    can reach a target, with its neighbours and the cells found but without a line, and the cells of
+    player and boxes."""
+    lines = [" ".join(f"target{cell}" for cell in puzzle.targets)]
     found = [*puzzle.targets]
     for done, cell in enumerate(facts.pushes, start=1):
         words = list[str]()
@@ -465,7 +466,8 @@ def _fact_lines(start: str, facts: Facts, puzzle: PushPuzzle) -> list[str]:
             words.append(action + word)
         rest = [";", *found[done:]] if found[done:] else []
         lines.append(" ".join((f"{_fact(facts, cell)}:", *words, *rest)))
-    return lines
+    player, *boxes = _cells(start)
+    return [*lines, " ".join((f"player{player}", *(f"box{cell}" for cell in boxes)))]
 
 
 def _fact(facts: Facts, cell: str) -> str:
