@@ -1404,6 +1404,11 @@ def hidden_lake() -> Iterator[Claim]:
             )
             for seed in (1, 2)
         ),
+        (
+            "search_paths_model-1-1-1",
+            f"moves of another world (seed 1) | {examples('moves-1-1')} random moves there, "
+            f"{examples('search_paths_model-1-1-1')} searches of its own predictions",
+        ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
         (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
