@@ -1413,6 +1413,20 @@ def hidden_lake() -> Iterator[Claim]:
     ):
         (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
         yield PAGE, f"{text} | {cell(found['pass@1'])} |"
+    own, control = (
+        {
+            puzzle: fmean(each)
+            for puzzle, each in attempts(
+                f"learned-world/{run}-search_paths_model-{world}-1-1-sampled"
+            )
+        }
+        for world in ("true", "1")
+    )
+    lead = difference(own, control)
+    yield (
+        PAGE,
+        f"wins {percent(fmean(control.values()))} %, {percent(lead['mean'], 0)} points\n  {bracket(lead)} less",
+    )
 
 
 def opened_hidden_lake() -> Iterator[Claim]:
