@@ -421,19 +421,29 @@ class WrittenFormat(ResponseFormat):
     def explore(
         self, env: TextEnv
     ) -> tuple[dict[str, tuple[tuple[str, str, str], ...]], dict[str, TextEnv]]:
-        """Return the states that examples can use.
+        """Return the states that examples can use: by default, all states that are reachable from
+        the current one.
 
         The first dict maps state keys to true successors, beginning with the current state. The
         second one maps each non-terminal state to a copy of the game in that state.
 
         Raises ValueError or NotImplementedError for a game that cannot be used.
         """
-        raise NotImplementedError
+        from spa.formats.search import explore
+
+        return explore(env)
 
     def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Any:
-        """Return the search for a control method. It starts at `start`, in a world whose outcomes
-        are permuted at random."""
-        raise NotImplementedError
+        """Return the search for a control method. It starts at `start`, in a world where each
+        state's outcomes are permuted at random among its actions.
+
+        The permutation keeps each state's distance from the start. The order of states at one
+        distance changes, so in a large game the line limit may end the search before the goal.
+        """
+        from spa.formats.search import dealt, run_search
+
+        world = dealt(true, rng)
+        return run_search(self.searching(start, view), world.__getitem__)
 
     def parts(self, text: str) -> list[tuple[str, int, int]]:
         """Return the parts of every line of the thoughts, and the answer, each as (kind, begin,

@@ -560,18 +560,6 @@ class BreadthFirst(WrittenFormat):
         search = f"search, {states}: from each {state} found, where each action leads, until the goal; then the path"
         return f"<think>{blank(search)}</think><answer>{blank('actions')}</answer>"
 
-    def explore(self, env: TextEnv) -> tuple[dict[str, tuple[Successor, ...]], dict[str, TextEnv]]:
-        """Return all states that are reachable from the current one."""
-        return explore(env)
-
-    def dealt(self, true: Any, start: str, view: Any, rng: np.random.Generator) -> Search:
-        """Return a search in a world where each state's outcomes are permuted among its actions.
-
-        The permutation keeps each state's distance from the start. The order of states at one
-        distance changes, so in a large game the line limit may end the search before the goal.
-        """
-        return run_search(self.searching(start, view), dealt(true, rng).__getitem__)
-
     def searching(self, start: str, view: Any) -> Generator[str, Sequence[Successor], Search]:
         """Search breadth first."""
         return expanding(self.open_states(start))
