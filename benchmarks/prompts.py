@@ -91,19 +91,8 @@ def measured(folder: Path, name: str, config: dict[str, Any], groups: int) -> di
     if not output.is_file():
         written = folder / f"{name}.yaml"
         written.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        command = [sys.executable, "-m", "spa", "eval", config["model_path"]]
-        command += [
-            "--config",
-            str(written),
-            "--groups",
-            str(groups),
-            "--samples",
-            "1",
-            "--k",
-            "1",
-            "--output",
-            str(output),
-        ]
+        command = [sys.executable, "-m", "spa", "eval", config["model_path"], "--config", written]
+        command += ["--groups", str(groups), "--samples", "1", "--k", "1", "--output", output]
         subprocess.run(command, check=True)
     return json.loads(output.read_text(encoding="utf-8"))
 

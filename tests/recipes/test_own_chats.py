@@ -88,7 +88,9 @@ def test_every_layout_and_format_gives_the_same_tokens(layout, suffix, tmp_path)
 
 
 def test_chats_of_several_files_stay_apart(tmp_path):
-    one, two = (write(tmp_path / name, [{"messages": CHAT}] * 2) for name in ("1.jsonl", "2.jsonl"))
+    (tmp_path / "more").mkdir()
+    names = ("1.jsonl", "more/1.jsonl")
+    one, two = (write(tmp_path / name, [{"messages": CHAT}] * 2) for name in names)
     found, _ = sequences(f"[{one},{two}]")
     assert [each.examples for each in found] == [2] * 4
 

@@ -335,7 +335,7 @@ def _example(
         prompt=prompt,
         response=response,
         tag=given("data_source", str, ""),
-        episode_id=given("episode_id", str, f"{path.name}-{index}"),
+        episode_id=given("episode_id", str, f"{path}-{index}"),
         turn=given("turn", int, sum(message["role"] == "assistant" for message in prompt)),
         puzzle_seed=given("puzzle_seed", int, -1),
         puzzle_hash=given("puzzle_hash", str, None) or _prompt_hash(prompt),
