@@ -37,7 +37,7 @@ from spa_sweeps.methods import METHODS
 
 FORM = BestFirst()
 BOARD = "######\n#___P#\n#OX_##\n#____#\n#____#\n######"
-EXAMPLE = """target21
+EXAMPLE = """player14 box22 target21
 21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
 31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
 22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
@@ -49,7 +49,7 @@ player14 box22
 1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
 2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
 Left Down Left"""
-TARGETS, *LINES = EXAMPLE.split("\n")
+START, *LINES = EXAMPLE.split("\n")
 PLACES = LINES.pop(6)
 WAITING = " ; 2322+4 Left Down 1222+6 Left Left"
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
@@ -156,9 +156,9 @@ def test_facts_are_those_of_the_predicted_moves():
 
 
 def text_of(lines: list[str]) -> str:
-    """Lines of facts and of the search, with the targets before and the places between."""
+    """Lines of facts and of the search, with the places before each."""
     facts = sum(bool(re.match(r"\d\d([/<]\d\d)?(=\d+)?:", line)) for line in lines)
-    return "\n".join([TARGETS, *lines[:facts], PLACES, *lines[facts:]])
+    return "\n".join([START, *lines[:facts], PLACES, *lines[facts:]])
 
 
 def with_line(number: int, old: str, new: str) -> str:
@@ -250,7 +250,7 @@ def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
     text = EXAMPLE.replace("22/23=1", "22/23=3").replace("22=1>23", "22=3>23")
     text = text.replace("+6", "+10").replace("+4", "+8")
     score = scored(text)
-    assert score.failure == "wrong_fact" and score.kinds["fact"] == (51, 53)
+    assert score.failure == "wrong_fact" and score.kinds["fact"] == (53, 55)
     assert score.moves == score.moves_right == score.status_right
 
 
@@ -281,7 +281,7 @@ def test_parts_are_every_word_by_what_it_is():
         parts = [(kind, text[shift:][a:b]) for kind, a, b in FORM.parts(text[shift:])]
         counts = Counter(kind for kind, _ in parts)
         assert counts == {
-            "place": 3,
+            "place": 5,
             "cell": 6,
             "fact": 32,
             "open": 15,
@@ -293,7 +293,7 @@ def test_parts_are_every_word_by_what_it_is():
             "status": 3,
             "answer": 1,
         }
-        assert parts[:3] == [("place", "target21"), ("cell", "21=0"), ("fact", "Up11/01#")]
+        assert parts[2:5] == [("place", "target21"), ("cell", "21=0"), ("fact", "Up11/01#")]
         for part in (
             ("cell", "22/23=1"),
             ("open", "32"),
@@ -345,7 +345,7 @@ def test_a_world_with_permuted_outcomes_has_the_same_facts_and_a_path():
     false = run_search(FORM.searching("1422", env), world.__getitem__)
     assert false.facts == searched(env).facts and false.path is not None
     score = scored(FORM.written(false, env))
-    assert score.moves_right < score.moves and score.kinds["fact"] == (53, 53)
+    assert score.moves_right < score.moves and score.kinds["fact"] == (55, 55)
 
 
 SETTINGS = (

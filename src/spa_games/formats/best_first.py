@@ -11,11 +11,11 @@ room, which the prompt shows, a box is in cell 22, its target in cell 21 and the
     40#41_42_43_44_45#
     50#51#52#53#54#55#
 
-The response first names the targets, and lists the cells from which a lone box can reach one,
-working backwards from the targets. Then it names the cells of the player and the boxes, and the
-search follows:
+The response first names the cells of the player, the boxes and the targets, and lists the cells
+from which a lone box can reach a target, working backwards. Then it names the player and the boxes
+again, and the search follows:
 
-    target21
+    player14 box22 target21
     21=0: Up11/01# Down31/41=1 Left20# Right22/23=1 ; 31 22
     31/41=1: Up21 seen Down41/51# Left30# Right32/33=2 ; 22 32
     22/23=1: Up12/02# Down32 seen Left21 seen Right23/24# ; 32
@@ -84,7 +84,7 @@ from spa.formats.search import (
 BLOCKED = "#"
 DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
-_PLACES = re.compile(r"target[0-9]{2}(?: target[0-9]{2})*|player[0-9]{2}(?: box[0-9]{2})+")
+_PLACES = re.compile(r"player[0-9]{2}(?: box[0-9]{2})+(?: target[0-9]{2})*")
 _FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
 _PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
 _ESTIMATE = r"~[0-9]{1,2}\+[0-9]{1,3}"
@@ -439,15 +439,18 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
 
 
 def _is_fact(line: str) -> bool:
-    """Whether the line precedes the search."""
     return bool(_PLACES.fullmatch(line) or _FACTS.match(line))
 
 
 def _fact_lines(start: str, facts: Facts, puzzle: PushPuzzle) -> list[str]:
-    """Write the lines that precede the search: the targets, a line for each cell from which a box
-    can reach a target, with its neighbours and the cells found but without a line, and the cells of
-    player and boxes."""
-    lines = [" ".join(f"target{cell}" for cell in puzzle.targets)]
+    """Write the lines that precede the search.
+
+    They are the cells of player, boxes and targets, and a line for each cell from which a box can
+    reach a target. The last line names player and boxes again.
+    """
+    player, *boxes = _cells(start)
+    movable = " ".join((f"player{player}", *(f"box{cell}" for cell in boxes)))
+    lines = [" ".join((movable, *(f"target{cell}" for cell in puzzle.targets)))]
     found = [*puzzle.targets]
     for done, cell in enumerate(facts.pushes, start=1):
         words = list[str]()
@@ -466,8 +469,7 @@ def _fact_lines(start: str, facts: Facts, puzzle: PushPuzzle) -> list[str]:
             words.append(action + word)
         rest = [";", *found[done:]] if found[done:] else []
         lines.append(" ".join((f"{_fact(facts, cell)}:", *words, *rest)))
-    player, *boxes = _cells(start)
-    return [*lines, " ".join((f"player{player}", *(f"box{cell}" for cell in boxes)))]
+    return [*lines, movable]
 
 
 def _fact(facts: Facts, cell: str) -> str:
