@@ -178,6 +178,7 @@ def test_iqm_by_hand():
 def test_iqm_interval_keeps_environments_apart():
     interval = iqm_interval([[0.2, 0.2, 0.2], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9]])
     assert interval.low == pytest.approx(interval.mean) == interval.high
+    assert interval.over == "seeds"
     spread = iqm_interval(samples(4, 4, 5))
     assert spread.low < spread.mean < spread.high
     assert spread.n == 20

@@ -308,7 +308,12 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     mean = iqm(np.concatenate(strata))
     half = _half_width(_iqm_rows(runs), level) if len(runs) > 1 else math.nan
     return Interval(
-        mean=mean, low=mean - half, high=mean + half, n=sum(map(len, strata)), level=level
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        n=sum(map(len, strata)),
+        level=level,
+        over="seeds",
     )
 
 
