@@ -472,8 +472,8 @@ SFT = Group(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
             "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
-            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `cell`, `fact`, `note`, "
-            "`estimate`",
+            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `place`, `cell`, "
+            "`fact`, `note`, `estimate`; in a format without kinds `word`",
             "0 to 1",
             "rises to 1",
             "one that stays low is the bottleneck: write what it depends on next to it",

@@ -401,6 +401,10 @@ class WrittenFormat(ResponseFormat):
                 f"{self.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
             )
 
+    def controls(self) -> tuple[str, ...]:
+        """Return no names. Formats for which control methods are defined override this."""
+        return ()
+
     def warn_untrained(self, method: str) -> None:
         """Warn that a base model cannot write these thoughts."""
         log.warning(
@@ -459,8 +463,9 @@ class WrittenFormat(ResponseFormat):
         return [*found, *(part for part in super().parts(text) if part[0] == "answer")]
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
-        """Yield (kind, begin, end) for each word of a line."""
-        raise NotImplementedError
+        """Yield (kind, begin, end) for each word of a line. By default, all words are of one
+        kind."""
+        yield from (("word", *word.span()) for word in re.finditer(r"\S+", line))
 
     def searching(
         self, start: str, view: Any
