@@ -14,7 +14,7 @@ import_gguf = Command(
 )
 model_pull = Command(
     summary="download a model from the Hugging Face Hub",
-    target="spa_integrations.hub.command:pull",
+    target="spa_integrations.hub.command:pull_model",
     example="spa model pull me/my-agent",
 )
 model_push = Command(
@@ -25,7 +25,7 @@ model_push = Command(
 )
 data_pull = Command(
     summary="download a data set from the Hugging Face Hub",
-    target="spa_integrations.hub.command:pull",
+    target="spa_integrations.hub.command:pull_data",
     example="spa data pull me/my-data",
 )
 data_push = Command(

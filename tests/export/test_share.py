@@ -1,6 +1,8 @@
 """Data sets and checkpoints on their way to the Hub and back, against a small Hub of our own."""
 
 import shutil
+import socket
+from pathlib import Path
 
 import pytest
 import yaml
@@ -143,7 +145,7 @@ def test_a_checkpoint_comes_back_as_it_went(checkpoint, tmp_path):
         share.push(share.pack(checkpoint, "me/agent"), "me/agent", endpoint=hub.address)
         assert hub.private["me/agent"]
         assert b"arXiv 2510.15047" in hub.repos["model"]["me/agent"]["README.md"]
-        assert share.pull("me/agent", tmp_path / "pulled", endpoint=hub.address) == "model"
+        share.pull("me/agent", tmp_path / "pulled", "model", endpoint=hub.address)
         loaded = download_model("me/agent", endpoint=hub.address)
     assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == (
         checkpoint / "model.safetensors"
@@ -156,7 +158,7 @@ def test_a_data_set_comes_back_as_it_went(data, tmp_path):
     with FakeHub() as hub:
         share.push(share.pack(data, "me/data"), "me/data", private=False, endpoint=hub.address)
         assert not hub.private["me/data"]
-        assert share.pull("me/data", tmp_path / "pulled", endpoint=hub.address) == "dataset"
+        share.pull("me/data", tmp_path / "pulled", "dataset", endpoint=hub.address)
         cached = download_data("me/data", endpoint=hub.address)
     for folder in (tmp_path / "pulled", cached):
         assert read_examples(folder / "wm_train.parquet") == read_examples(
@@ -167,11 +169,34 @@ def test_a_data_set_comes_back_as_it_went(data, tmp_path):
 def test_what_the_hub_refuses(data, tmp_path):
     with FakeHub() as hub:
         hub.refuse = 403
-        with pytest.raises(DataError, match="the download from the Hugging Face Hub failed"):
+        with pytest.raises(DataError, match="the request to the Hugging Face Hub failed"):
             share.push(share.pack(data, "me/data"), "me/data", endpoint=hub.address)
         hub.refuse = None
-        with pytest.raises(DataError, match="does not exist on the Hugging Face Hub"):
-            share.pull("me/nothing", tmp_path / "pulled", endpoint=hub.address)
+        with pytest.raises(DataError, match="data set does not exist on the Hugging Face Hub"):
+            share.pull("me/nothing", tmp_path / "pulled", "dataset", endpoint=hub.address)
+        with pytest.raises(ModelError, match="model does not exist on the Hugging Face Hub"):
+            share.pull("me/nothing", tmp_path / "pulled", "model", endpoint=hub.address)
+
+
+def test_a_server_that_is_not_there_is_one_message(data, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(DataError, match="the request to the Hugging Face Hub failed"):
+        share.push(share.pack(data, "me/data"), "me/data", endpoint=nowhere)
+
+
+def test_a_model_and_a_data_set_may_have_one_name(checkpoint, data, tmp_path):
+    with FakeHub() as hub:
+        share.push(share.pack(checkpoint, "me/one"), "me/one", endpoint=hub.address)
+        share.push(share.pack(data, "me/one"), "me/one", endpoint=hub.address)
+        share.pull("me/one", tmp_path, "dataset", endpoint=hub.address)
+    assert (tmp_path / "wm_train.parquet").is_file() and not (tmp_path / "config.json").exists()
+
+
+def test_the_working_folder_has_the_card_of_its_name(checkpoint, monkeypatch):
+    monkeypatch.chdir(checkpoint)
+    assert share.pack(Path("."), "me/agent").card == share.pack(checkpoint, "me/agent").card
 
 
 @pytest.mark.parametrize("name", ["agent", "me/you/agent", "me/a b"])

@@ -10,8 +10,8 @@ from typing import Literal
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
@@ -19,6 +19,10 @@ from huggingface_hub.errors import (
 from spa.errors import DataError, ModelError, SpaError, one_line
 
 Kind = Literal["model", "dataset"]
+
+CLIENT_ERRORS = (HTTPError, OSError)
+"""Errors of requests to the Hub. Those of a connection are not OSErrors in all versions of its
+client."""
 
 # Files that a model needs. Pickled weights (*.bin) are left out, because loading them can run code.
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
@@ -107,9 +111,9 @@ def explained(name: str, kind: Kind, error_type: type[SpaError]) -> Iterator[Non
             f"local cache. On a machine with network access run `hf download {name} "
             f"{option}--local-dir FOLDER`. Then set {key} to FOLDER{more}."
         ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (HFValidationError, *CLIENT_ERRORS) as error:
         raise error_type(
-            f"{name}: the download from the Hugging Face Hub failed "
+            f"{name}: the request to the Hugging Face Hub failed "
             f"({one_line(error)[:200]}). Check the name, the network and the "
             "free disk space."
         ) from error

@@ -8,10 +8,10 @@ import zipfile
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import logging as hub_logging
 
 from spa.errors import ModelError
+from spa.models.hub import CLIENT_ERRORS
 from spa.models.load import kept_model
 from spa_integrations.gguf.gguf import Imported, import_gguf, sha256
 
@@ -59,7 +59,7 @@ def _from_hub() -> Path | None:
         # `etag_timeout` limits only the first attempt. Without a network, some versions of
         # huggingface_hub try again with longer limits before they fail.
         return Path(hf_hub_download(REPOSITORY, FILE, revision=REVISION, etag_timeout=10))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
+    except CLIENT_ERRORS:
         return None
 
 

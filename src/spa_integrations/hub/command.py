@@ -3,8 +3,12 @@ the Hugging Face Hub."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spa.run.console import write_out
+
+if TYPE_CHECKING:
+    from spa.models.hub import Kind
 
 
 def push_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,7 @@ def push(options: argparse.Namespace) -> int:
     return 0
 
 
-def pull_arguments(parser: argparse.ArgumentParser) -> None:
+def pull_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `spa model pull` and `spa data pull`."""
     parser.add_argument(
         "name", metavar="OWNER/NAME", help="name of the repository on the Hugging Face Hub"
@@ -62,14 +66,26 @@ def pull_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pull(options: argparse.Namespace) -> int:
-    """Download a model or a dataset, and print how to use it. Raises SpaError for errors that the
-    user can fix."""
+pull_data_arguments = pull_model_arguments
+
+
+def pull_model(options: argparse.Namespace) -> int:
+    """Download a model, and print how to use it. Raises SpaError for errors that the user can
+    fix."""
+    return _pull(options, "model", "model_path")
+
+
+def pull_data(options: argparse.Namespace) -> int:
+    """Download a dataset, and print how to use it. Raises SpaError for errors that the user can
+    fix."""
+    return _pull(options, "dataset", "data.train_files")
+
+
+def _pull(options: argparse.Namespace, kind: "Kind", key: str) -> int:
     from spa_integrations.hub import share
 
     # The default folder is the name without its owner, as in `git clone`.
     folder = options.folder or Path(options.name.rpartition("/")[2])
-    kind = share.pull(options.name, folder)
-    use = f"model_path={folder}" if kind == "model" else f"data.train_files={folder}"
-    write_out(f"Downloaded the {kind} to {folder}. Use the {kind} with {use}.\n")
+    share.pull(options.name, folder, kind)
+    write_out(f"Downloaded the {kind} to {folder}. Use the {kind} with {key}={folder}.\n")
     return 0

@@ -60,6 +60,7 @@ def pack(folder: Path, name: str, *, critic: bool = False) -> HubUpload:
     """
     if not _NAME.fullmatch(name):
         raise ModelError(f"{name!r} is not the name of a Hub repository. Write OWNER/NAME.")
+    folder = folder.resolve()
     if (folder / TRAIN_FILE).is_file():
         files = {file: folder / file for file in DATA_FILES if (folder / file).is_file()}
         return HubUpload(kind="dataset", files=files, card=data_card(folder, name))
@@ -108,20 +109,14 @@ def push(upload: HubUpload, name: str, *, private: bool = True, endpoint: str | 
     return str(url)
 
 
-def pull(name: str, folder: Path, *, endpoint: str | None = None) -> Kind:
-    """Download the model or dataset `name` into `folder`, and return its kind. If both exist under
-    this name, the model is downloaded.
-
-    Raises a SpaError that suggests a solution.
-    """
+def pull(name: str, folder: Path, kind: Kind, *, endpoint: str | None = None) -> None:
+    """Download the model or dataset `name` into `folder`. Raises a SpaError that suggests a
+    solution."""
     api = HfApi(endpoint=endpoint)
-    with explained(name, "model", ModelError):
-        kind: Kind = "model" if api.repo_exists(name, repo_type="model") else "dataset"
     # Downloading the code of a model is safe, because it is executed only with `trust_remote_code`.
     patterns = [*FILES, *CODE, "*.md"] if kind == "model" else list(DATA)
     with explained(name, kind, _error(kind)):
         api.snapshot_download(name, repo_type=kind, allow_patterns=patterns, local_dir=folder)
-    return kind
 
 
 def _error(kind: Kind) -> type[SpaError]:
