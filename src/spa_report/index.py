@@ -73,7 +73,6 @@ class EpisodeIndex:
         hidden file in the run directory, or a temporary file if that directory is not writable."""
         self.root = run.resolve()
         self._path = cache or _cache_path(self.root)
-        self._local = threading.local()
         self._updating = threading.Lock()
         self.progress = (0, 0)  # (indexed files, all files) of the running update
         self._prepare()
@@ -86,6 +85,8 @@ class EpisodeIndex:
         if not self._updating.acquire(blocking=False):
             return False
         try:
+            if _inode(self._path) != self._inode:  # the file was removed
+                self._prepare()
             return self._update(open_run(self.root))
         finally:
             self._updating.release()
@@ -126,7 +127,7 @@ class EpisodeIndex:
         # `team` combines tag and group. A group never spans several files.
         same = "(file, team) = (SELECT file, team FROM episodes WHERE id = ?)"
         return self._rows(
-            f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id LIMIT 64", (number,)
+            f"SELECT {_COLUMNS} FROM episodes WHERE {same} ORDER BY member, id", (number,)
         )
 
     def last_validation(self) -> dict[str, str]:
@@ -168,15 +169,21 @@ class EpisodeIndex:
     @property
     def _db(self) -> sqlite3.Connection:
         # Each thread has its own connection. WAL lets requests read while the update writes.
-        if not hasattr(self._local, "db"):
-            self._local.db = sqlite3.connect(self._path, timeout=30)
-            self._local.db.execute("PRAGMA journal_mode=WAL")
+        local = self._local  # `_prepare` may replace it
+        if not hasattr(local, "db"):
+            local.db = sqlite3.connect(self._path, timeout=30)
+            local.db.execute("PRAGMA journal_mode=WAL")
             # The index can be rebuilt after a crash, so writes need not be synced to disk.
-            self._local.db.execute("PRAGMA synchronous=OFF")
-            self._local.db.execute("PRAGMA cache_size=-16000")
-        return self._local.db
+            local.db.execute("PRAGMA synchronous=OFF")
+            local.db.execute("PRAGMA cache_size=-16000")
+        return local.db
 
     def _prepare(self) -> None:
+        self._local = threading.local()  # connections to a removed file are not used again
+        self._make()
+        self._inode = _inode(self._path)
+
+    def _make(self) -> None:
         try:
             current = self._db.execute("PRAGMA user_version").fetchone()[0] == VERSION
             if current and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
@@ -253,6 +260,10 @@ class EpisodeIndex:
                 "DELETE FROM episodes WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,)
             )
             self._db.execute("DELETE FROM files WHERE path = ?", (name,))
+
+
+def _inode(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
 
 
 def _files(stage: StageFolder) -> list[TrajectoryFile]:

@@ -14,6 +14,7 @@ import re
 import secrets
 import socket
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -231,6 +232,11 @@ class ViewerServer(ThreadingHTTPServer):
         self.names = (f"[{host}]" if ":" in host else host, HOST, "localhost")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), partial(_Handler, library))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, but say nothing of a browser that has gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def cookie(self) -> str:

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,20 @@ def test_an_odd_number_is_one_unreadable_line_and_the_files_after_it_are_read(
     assert page["total"] == sum(len(file.read_text().splitlines()) for file in files)
     assert [row["episode"] for row in page["episodes"]].count("unreadable") == (reward != "true")
     json.dumps(page, allow_nan=False)
+
+
+def test_an_index_whose_file_was_removed_is_made_again(demo: Path, tmp_path: Path):
+    cache = tmp_path / "index.sqlite"
+    made = EpisodeIndex(demo, cache=cache)
+    made.update()
+    total = made.page({})["total"]
+    for file in tmp_path.glob("index.sqlite*"):
+        file.unlink()
+    with ThreadPoolExecutor(1) as reader:  # a thread that opens its connection too early
+        assert isinstance(reader.submit(made.page, {}).exception(), sqlite3.OperationalError)
+        assert made.update()
+        assert reader.submit(made.page, {}).result()["total"] == total
+    assert not made.update()
 
 
 def test_a_damaged_index_is_made_again(demo: Path, tmp_path: Path):

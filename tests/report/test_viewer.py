@@ -118,6 +118,21 @@ def test_a_client_that_says_nothing_is_let_go(monkeypatch, port: int):
         assert silent.recv(1) == b""
 
 
+def test_nothing_is_printed_of_a_browser_that_has_gone(capsys, demo: Path, tmp_path: Path):
+    server = serve(Library(demo, caches=tmp_path), 0)
+    try:
+        raise BrokenPipeError
+    except BrokenPipeError:
+        server.handle_error(None, (HOST, 1))
+    assert capsys.readouterr().err == ""
+    try:
+        raise KeyError("a defect")
+    except KeyError:
+        server.handle_error(None, (HOST, 1))
+    assert "a defect" in capsys.readouterr().err
+    server.server_close()
+
+
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8000", "", "[::1]"])
 def test_a_request_for_another_host_is_refused(port: int, host: str):
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
