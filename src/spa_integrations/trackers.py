@@ -5,7 +5,7 @@ A tracker's package is imported only when the tracker is used. `spa.run.trackers
 after its first error.
 """
 
-import hashlib
+import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.run.console import printable
-from spa.run.files import ARCHIVE, jsonable
+from spa.run.files import TRACKER_ID, jsonable, write_atomic
 from spa.tables import Table
 from spa.types import Episode
 
@@ -72,14 +72,12 @@ class TensorBoard:
 
 
 def _identity(directory: Path) -> str:
-    """Return the run id of a stage for trackers.
-
-    It depends on the folder, so that a resumed stage continues its curves, and on the number of
-    archived runs, so that training from scratch starts new curves.
-    """
-    archived = len(list(directory.glob(f"{ARCHIVE}/*")))
-    place = f"{directory.resolve()} {archived}" if archived else str(directory.resolve())
-    return hashlib.sha256(place.encode()).hexdigest()[:16]
+    """Return the run id of a stage for trackers. It is kept in the stage's folder, so that a
+    resumed stage continues its curves and a new one starts new curves."""
+    file = directory / TRACKER_ID
+    if not file.exists():
+        write_atomic(file, [secrets.token_hex(8)])
+    return file.read_text(encoding="utf-8")
 
 
 class Wandb:

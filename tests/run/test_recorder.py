@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -328,6 +329,27 @@ def test_trackers_get_as_many_episodes_as_was_asked_for(
         (3, {"episodes/val": ["e0", "e1"]}),
         (3, {"episodes/sft_eval": [f"e{number}" for number in range(8)]}),
     ]
+
+
+def test_a_resumed_stage_continues_its_curves_and_a_new_one_in_its_place_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackio.py").write_text(
+        "names = []\n"
+        "class Run:\n"
+        "    def finish(self): pass\n"
+        "def init(name, **k): names.append(name); return Run()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    folder = tmp_path / "run"
+    for _ in range(2):
+        Recorder(folder, stage="ppo", trackers=trackers_named(["trackio"])).close()
+    shutil.rmtree(folder)
+    Recorder(folder, stage="ppo", trackers=trackers_named(["trackio"])).close()
+    one, same, other = importlib.import_module("trackio").names
+    sys.modules.pop("trackio", None)
+    assert one == same != other
 
 
 def test_a_failing_tracker_is_one_warning_and_never_stops(

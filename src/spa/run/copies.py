@@ -19,12 +19,12 @@ from spa.config.schema import Config
 from spa.errors import ConfigError, TrainingError
 from spa.run import watchdog
 from spa.run.checkpoint import MARKER, checkpoints_in, damage, flush, step_of
-from spa.run.files import MANIFEST, METRICS, OLDER_COPIES, archive_files, sha256
+from spa.run.files import MANIFEST, METRICS, OLDER_COPIES, TRACKER_ID, archive_files, sha256
 from spa.run.manifest import VALIDATIONS
 
 log = logging.getLogger(__name__)
 
-RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl", VALIDATIONS)
+RECORDS = ("config.yaml", MANIFEST, METRICS, "timings.jsonl", VALIDATIONS, TRACKER_ID)
 """Files of a stage that are copied with its checkpoints, so that another machine has all its
 metrics and validation episodes."""
 

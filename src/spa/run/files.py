@@ -25,6 +25,8 @@ ARCHIVE = "previous"
 OLDER_COPIES = ".older_copies"
 """Name of an empty file that marks the copies of its folder (see `spa.run.copies`) as outdated:
 they contain work that has been archived since."""
+TRACKER_ID = "tracker_id"
+"""Name of the file with the id of a stage's run in W&B or trackio."""
 LOST = "lost.jsonl"
 """Name of the file that lists the episodes that a stage skips because they failed (see
 `spa.envs.limits`)."""

@@ -26,6 +26,7 @@ from spa.run.files import (
     MANIFEST,
     METRICS,
     OLDER_COPIES,
+    TRACKER_ID,
     archive_files,
     files_below,
     read_object,
@@ -43,6 +44,7 @@ VALIDATIONS = "trajectories/val-*.jsonl"
 _WORK = (
     "global_step_*", METRICS, "timings.jsonl", "trajectories", "token_scores", "tensorboard",
     "config.yaml", "gate.json", "rounds.json", SUMMARY, "imagined", LOST, DATA_FILES, MANIFEST,
+    TRACKER_ID,
 )  # fmt: skip
 """Files and folders that a stage writes."""
 
