@@ -136,6 +136,13 @@ def test_an_episode_in_tokens_is_that_of_training():
     assert (found["seed"], found["noise_seed"], found["stop"]) == (5, 3, str(episode.stop))
 
 
+def test_a_second_prefill_in_tokens_counts_as_in_training():
+    chat, template = make_chat("FrozenLake"), ChatTemplate(load_tokenizer("builtin:tiny"))
+    sampled = template.encode("I go <think>I go</think><answer>Up</answer>")
+    token_episode(chat, template, lambda ids: (sampled, [0.0] * len(sampled)), seed=5)
+    assert chat.turns[0].response.think == "I go I go"
+
+
 def test_an_episode_that_its_environment_broke_is_not_trained_on():
     chat, template = make_chat("FrozenLake"), ChatTemplate(load_tokenizer("builtin:tiny"))
     chat.env.step = lambda action: 1 / 0

@@ -72,13 +72,17 @@ class GameChat:
         and text before a prefill is dropped. If the environment fails, the episode ends with
         `StopReason.ERROR`. Raises ValueError if the episode is already over.
         """
-        if self.stop is not None:
-            raise ValueError("the episode is over. Start a new episode.")
         prefill = self.prompter.prefill
         # Parser and penalties must see the same text as in training: a response that begins with
         # the prefill.
         after = after_prefill(response, prefill)
-        text = prefill + (response if after is None else after)
+        return self.answer_whole(prefill + (response if after is None else after))
+
+    def answer_whole(self, text: str) -> str | None:
+        """Execute a response as in training. It begins with the prefill, and all of it counts.
+        Result and errors as in `answer`."""
+        if self.stop is not None:
+            raise ValueError("the episode is over. Start a new episode.")
         # The action limit is for the whole episode, so the actions of earlier turns count.
         used = sum(len(turn.executed) for turn in self.turns)
         left = self.prompter.max_actions_per_traj - used
@@ -167,7 +171,7 @@ def token_episode(
         ids = ids + response
         logprobs = logprobs + scores
         mask = mask + [1] * len(response)
-        told = chat.answer(chat.prompter.prefill + template.decode_response(response))
+        told = chat.answer_whole(chat.prompter.prefill + template.decode_response(response))
         if told is None:
             break
         answer = template.follow(told, chat.prompter.prefill, response=response)

@@ -1,11 +1,14 @@
 """`spa env serve`: serve an environment to OpenEnv clients on this machine."""
 
 import argparse
+import socket
 import sys
 
 from spa.errors import ConfigError
 from spa.install import install_hint
 from spa.run.console import write_out
+
+HOST = "127.0.0.1"
 
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +38,18 @@ def serve(options: argparse.Namespace) -> int:
             f"spa env serve needs OpenEnv: {install_hint('openenv')} ({error})"
         ) from error
     app = application(options.tag, options.config)
-    write_out(
-        f"OpenEnv clients reach the environment {options.tag} at http://127.0.0.1:{options.port}\n"
-    )
-    sys.stdout.flush()
     # The server listens only on 127.0.0.1, because it has no password: anyone who can connect may
     # play.
-    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
+    try:
+        listener = socket.create_server((HOST, options.port))
+    # A port above 65535 raises OverflowError.
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {HOST}:{options.port}: {error}. Choose another port with --port."
+        ) from error
+    with listener:
+        port = listener.getsockname()[1]
+        write_out(f"OpenEnv clients reach the environment {options.tag} at http://{HOST}:{port}\n")
+        sys.stdout.flush()
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
     return 0
