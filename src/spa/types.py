@@ -14,7 +14,6 @@ import base64
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -119,7 +118,7 @@ class Engine(Protocol):
         """Return one completion per prompt, in the same order."""
         ...
 
-    def load_weights(self, model: torch.nn.Module | Path, *, version: int) -> None:
+    def load_weights(self, model: torch.nn.Module, *, version: int) -> None:
         """Switch to the weights of `model` (a module or a checkpoint folder), and drop all caches
         computed with the old weights. Later completions carry `version`."""
         ...

@@ -108,24 +108,20 @@ class VllmEngine:
             ) from error
         return [self._completion(output.outputs[0]) for output in outputs]
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Load the weights of `model`, a module or a checkpoint folder. Later completions record
-        `version`. If `model` is a module, `check` then compares the engine with it.
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
+        """Load the weights of `model`, and compare the engine with it (`check`). Later completions
+        record `version`.
 
-        Raises TrainingError if module and engine do not compute the same log-probs.
+        Raises TrainingError if model and engine do not compute the same log-probs.
         """
         self._wake()
-        if isinstance(model, Path):
-            self._reload(model)
-        else:
-            # Use an in-memory folder if the system has one.
-            place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-            with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=place) as folder:
-                self._hand_over(model, Path(folder))
-                self._reload(Path(folder))
+        # Use an in-memory folder if the system has one.
+        place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="spa-weights-", dir=place) as folder:
+            self._hand_over(model, Path(folder))
+            self._reload(Path(folder))
         self.version = version
-        if isinstance(model, nn.Module):
-            self.check(model)
+        self.check(model)
         self._rest()
 
     def check(self, model: Any) -> float:

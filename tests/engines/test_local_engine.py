@@ -307,15 +307,6 @@ def test_new_weights_make_the_engine_read_everything_anew():
     check_against_forward(small_model("qwen2", seed=1), [later], [found])
 
 
-def test_weights_come_from_a_folder_too(tmp_path):
-    made = ending_template("qwen2")
-    engine = LocalEngine(small_model("qwen2"), made)
-    small_model("qwen2", seed=1).save_pretrained(tmp_path)
-    engine.load_weights(tmp_path, version=2)
-    asked = prompts(made, 2)
-    check_against_forward(small_model("qwen2", seed=1), asked, engine.generate(asked, SAMPLING))
-
-
 def test_weights_changed_in_place_need_only_be_announced():
     made, model = ending_template("qwen2"), small_model("qwen2")
     engine = LocalEngine(model, made)

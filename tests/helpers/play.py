@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +119,7 @@ class NoiseEngine:
             finish_reason="stop" if ended else "length",
         )
 
-    def load_weights(self, model: Any | Path, *, version: int) -> None:
+    def load_weights(self, model: Any, *, version: int) -> None:
         """No weights."""
 
     def forget(self, episode_ids: Sequence[str]) -> None:

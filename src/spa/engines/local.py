@@ -25,7 +25,6 @@ Other models are slower, or are tested first:
 import logging
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,12 +195,11 @@ class LocalEngine:
             version=self.version,
         )
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
-        """Load new weights from `model`: the shared model itself, another module with the same
-        parameters, or a checkpoint folder. Drops all cached keys and values."""
-        source = type(self.model).from_pretrained(model) if isinstance(model, Path) else model
-        if source is not self.model:
-            self.model.load_state_dict(source.state_dict())
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
+        """Load new weights from `model`: the shared model itself, or another module with the same
+        parameters. Drops all cached keys and values."""
+        if model is not self.model:
+            self.model.load_state_dict(model.state_dict())
         if isinstance(self.sampler, FusedModel):
             self.sampler.refresh()
         # The cached keys and values belong to the old weights.

@@ -19,7 +19,6 @@ predicted one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -294,7 +293,7 @@ class Planner(ABC):
         other = simulate(env, env.random_plan(rng, len(parsed.actions)), self.state_text, rng)
         return other if rng.random() < self.noise_prob else truth
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
         """Load new weights into the engine."""
         self.engine.load_weights(model, version=version)
 

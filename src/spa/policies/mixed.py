@@ -1,7 +1,6 @@
 """Mixtures of policies: each policy plays some of the turns or episodes."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from torch import nn
 
@@ -35,7 +34,7 @@ class MixedEngine:
                 )
         return [out[row] for row in range(len(prompts))]
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
         """Load new weights into every policy."""
         for player in self.players:
             player.load_weights(model, version=version)

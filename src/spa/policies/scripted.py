@@ -5,7 +5,6 @@ every token, so that training loops can use them.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import nn
@@ -55,7 +54,7 @@ class ScriptedEngine:
             finish_reason="stop",
         )
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
         """Do nothing, since there are no weights."""
 
     def forget(self, episode_ids: Sequence[str]) -> None:
