@@ -36,6 +36,7 @@ from spa.engines.factory import API, EngineKind, EngineRequest
 from spa.errors import ConfigError, ModelError, one_line
 from spa.formats.blocks import after_prefill, as_unicode
 from spa.install import install_hint
+from spa.prompts.template_parts import without_system
 from spa.run import watchdog
 from spa.run.console import FILE_ONLY
 from spa.types import Completion, Message, Prompt, SamplingParams
@@ -305,7 +306,7 @@ class ApiEngine:
             )
         return completions
 
-    def load_weights(self, model: nn.Module | Path, *, version: int) -> None:
+    def load_weights(self, model: nn.Module, *, version: int) -> None:
         """Always raise ModelError, because an API model has no weights to load."""
         raise ModelError("An API model cannot be trained; set actor_rollout_ref.rollout.name=local")
 
@@ -349,7 +350,7 @@ class ApiEngine:
     def _complete(self, prompt: Prompt, settings: Mapping[str, Any]) -> tuple[Completion, bool]:
         """Return the completion for a prompt, and whether the server refused this request."""
         if self.entry.fold_system:
-            prompt = replace(prompt, messages=without_system(prompt.messages))
+            prompt = replace(prompt, messages=tuple(without_system(prompt.messages)))
         key = request_key(self.address, self.name, prompt, settings)
         response = self.store.get(key)
         if response is None:
@@ -519,16 +520,6 @@ class ApiEngine:
         with self._usage_lock:
             for name, amount in amounts.items():
                 self.usage[name] += amount
-
-
-def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages of a conversation with the system message prepended to the first user
-    message."""
-    system, *others = messages
-    if system["role"] != "system" or not others:
-        return tuple(messages)
-    first: Message = {**others[0], "content": f"{system['content']}\n\n{others[0]['content']}"}
-    return first, *others[1:]
 
 
 def show_error(response: Any) -> None:

@@ -210,7 +210,7 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
     if len(messages) < 2 or messages[0]["role"] != "system":
         return list(messages)
     system, user, *rest = messages
-    return [{"role": "user", "content": f"{system['content']}{JOINT}{user['content']}"}, *rest]
+    return [{**user, "content": f"{system['content']}{JOINT}{user['content']}"}, *rest]
 
 
 def written(parts: Parts, messages: Sequence[Message]) -> str:
