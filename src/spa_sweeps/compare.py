@@ -34,7 +34,6 @@ from spa_sweeps.grid import (
     announce,
     do_task,
     fetch_models,
-    free_devices,
     own_process,
     peak_bytes,
     plan_grid,
@@ -280,6 +279,12 @@ def values_tried(
     """
     parsed = [(text, *choices(text)) for text in overrides]
     tried = {key: values for _, key, values in parsed if len(values) > 1}
+    twice = [key for key in tried if sum(key == other for _, other, _ in parsed) > 1]
+    if twice:
+        raise ConfigError(
+            f"{twice[0]} is given more than once. Give it one --sweep with all values, such as "
+            f"--sweep {twice[0]}=A,B,C."
+        )
     if not tried:
         raise ConfigError(
             "no key has several values. Give a key several values, for example "
@@ -377,7 +382,7 @@ def run_comparison(
         # models have been downloaded.
         made = replace(made)
         at_a_time = made.cfg.compare.parallel if parallel is None else parallel
-        devices = free_devices(at_a_time, made.cfg.trainer.device, per_gpu=made.cfg.compare.per_gpu)
+        devices = made.grid.devices(at_a_time)
         for line in announce(made.grid, workers=len(devices)):
             log.info("%s", line)
         for line in changed_selfplay(made):

@@ -32,6 +32,7 @@ from spa.recipes.imagination import check_planning
 from spa.recipes.pipeline import run_selfplay_round, run_sft_round
 from spa.recipes.preflight import preflight
 from spa.recipes.rounds import Round, lost_checkpoint, rounds_of
+from spa.recipes.token_budget import with_budgets_of_device
 from spa.run.announce import StagePlan, expected_time, plan_lines, save_plan
 from spa.run.console import worker_console
 from spa.run.estimate import write_failures
@@ -206,6 +207,12 @@ class Plan:
     linked: list[StageJob] = field(default_factory=list)  # stages that are links to the same stage
     # folder of a linked stage -> folder of the same stage
     links: dict[Path, Path] = field(default_factory=dict)
+
+    def devices(self, parallel: int) -> list[str]:
+        """Return one device per process (see `free_devices`). All stages have the same settings of
+        devices."""
+        cfg = self.tasks[0].config
+        return free_devices(parallel, cfg.trainer.device, per_gpu=cfg.compare.per_gpu)
 
     @property
     def missing(self) -> list[StageJob]:
@@ -383,7 +390,7 @@ def do_task(task: StageJob, device: str) -> tuple[int, int]:
     own = task.round
     cfg = own.ready() if own else task.config
     # The grid chooses the device, which is not part of the fingerprint.
-    cfg = replace(cfg, trainer=replace(cfg.trainer, device=device))
+    cfg = with_budgets_of_device(replace(cfg, trainer=replace(cfg.trainer, device=device)))
     with stoppable():
         if own and task.stage == "selfplay":
             run_selfplay_round(own, cfg, fingerprint=known, episodes=task.episodes)
@@ -426,7 +433,8 @@ def finish_grid(
     Returns the error if a stage failed, None otherwise."""
     fetch_models(one for parts in trainings for one in parts)
     try:
-        run_grid(plan(), devices=free_devices(parallel), pool=pool, work=work)
+        made = plan()
+        run_grid(made, devices=made.devices(parallel), pool=pool, work=work)
     except TrainingError as error:
         return error
     return None

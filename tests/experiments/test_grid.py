@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.grids import in_this_process
@@ -20,6 +21,7 @@ from spa_sweeps.compare import Arm, comparison
 from spa_sweeps.grid import (
     Plan,
     StageJob,
+    do_task,
     finished_stages,
     free_devices,
     plan_grid,
@@ -386,6 +388,32 @@ def test_each_process_has_a_device_of_its_own(monkeypatch):
     )
     with pytest.raises(ConfigError, match="--parallel is 0"):
         free_devices(0)
+
+
+def test_a_grid_runs_on_the_device_of_its_configuration(monkeypatch):
+    on_cpu = plan_grid([training("vanilla", "trainer.device=cpu")])
+    two_each = plan_grid([training("vanilla", "compare.per_gpu=2")])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert on_cpu.devices(2) == ["cpu", "cpu"]
+    assert two_each.devices(1) == ["cuda:0", "cuda:1"] * 2
+
+
+@pytest.mark.parametrize("gpu", [None, 80e9])
+def test_a_stage_of_a_grid_has_the_token_budgets_of_its_device(gpu, monkeypatch, tmp_path):
+    [job] = tasks_of(training("vanilla", preset="base", root=tmp_path))
+    if gpu:
+        monkeypatch.setattr(
+            "torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=gpu)
+        )
+    seen = []
+    monkeypatch.setattr("spa.recipes.ppo_run.run_ppo", lambda cfg, **_: seen.append(cfg))
+    monkeypatch.setattr(StageJob, "unread", lambda *_: [])
+    do_task(job, "cuda" if gpu else "cpu")
+    actor = seen[0].actor_rollout_ref.actor
+    assert job.config.actor_rollout_ref.actor.use_dynamic_bsz == "auto"
+    assert actor.use_dynamic_bsz is bool(gpu)
+    assert seen[0].sft.data.max_token_len_per_gpu == (16384 if gpu else None)
 
 
 def test_results_are_found_after_the_grid_was_moved(tmp_path):

@@ -100,6 +100,11 @@ def test_several_keys_are_every_combination(demo):
     assert all(task.stage == "ppo" for task in made.grid.missing)
 
 
+def test_a_key_is_swept_once():
+    with pytest.raises(ConfigError, match=r"actor\.optim\.lr is given more than once"):
+        values_tried("tiny", [f"{LR}=1e-4,3e-4", f"{LR}=1e-3"])
+
+
 def test_a_sweep_has_the_seeds_of_the_configuration():
     made = values_tried("tiny", ["algorithm.gamma=1.0,0.9", "compare.seeds=3"])
     assert made.cfg.compare.seeds == 3 and {len(runs) for runs in made.trainings.values()} == {3}

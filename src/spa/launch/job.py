@@ -7,17 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from spa.config.check import StageName
 from spa.config.schema import Config
 from spa.distributed.world import current_world
 from spa.errors import TrainingError
-from spa.models.precision import on_cpu, precision_of, with_precision
+from spa.models.precision import precision_of, with_precision
 from spa.recipes import pipeline, ppo_run, selfplay
 from spa.recipes.builtin_games import warn_of_unknown_games
 from spa.recipes.preflight import preflight
-from spa.recipes.token_budget import with_token_budgets
+from spa.recipes.token_budget import with_budgets_of_device
 from spa.run.manifest import result_of
 from spa.run.recorder import read_metrics
 
@@ -61,8 +59,7 @@ def prepared(cfg: Config, job: Job) -> Iterator[Config]:
     # Rank 0 chooses for all ranks: their CPUs may differ, but all must compute in the same
     # precision.
     cfg = with_precision(cfg, current_world().broadcast(lambda: precision_of(cfg, folders)))
-    gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
-    cfg = with_token_budgets(cfg, gpu, current_world().size)
+    cfg = with_budgets_of_device(cfg, current_world().size)
     if missing := missing_stages(cfg, job):
         # A run that lacks only PPO starts from its own SFT checkpoint, not from model_path.
         begun = job.stage == "run" and missing == ["ppo"]

@@ -3,6 +3,8 @@ GPU's memory."""
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from spa.algo.estimators import estimator_named
 from spa.config.schema import Config
 from spa.config.schema_models import FSDPConfig, ModelConfig
@@ -10,6 +12,7 @@ from spa.engines.decoder import KEPT_SHARE
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
+from spa.models.precision import on_cpu
 from spa.models.shapes import known_config
 from spa.recipes.ppo_models import keys_of
 
@@ -67,6 +70,13 @@ def with_token_budgets(cfg: Config, gpu_bytes: float | None, ranks: int = 1) -> 
         actor_rollout_ref=replace(cfg.actor_rollout_ref, actor=actor),
         critic=critic,
     )
+
+
+def with_budgets_of_device(cfg: Config, ranks: int = 1) -> Config:
+    """Return `cfg` with the token budgets of the device that it names, one of `ranks` equal
+    ones."""
+    gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
+    return with_token_budgets(cfg, gpu, ranks)
 
 
 def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:

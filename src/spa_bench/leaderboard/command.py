@@ -113,11 +113,9 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _plan_lines(made: Any, options: argparse.Namespace) -> list[str]:
-    from spa_sweeps.grid import free_devices
-
     tasks = made.grid.tasks
     missing = made.grid.missing
-    devices = len(free_devices(options.parallel))
+    devices = len(made.grid.devices(options.parallel))
     lines = [
         f"{board}: {', '.join(name for place, name in made.trainings if place == board)}"
         for board in made.boards

@@ -92,7 +92,6 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
     from spa_bench.paper.hours import assumed_card, known_shape
     from spa_bench.paper.paper import SCALES
     from spa_bench.paper.reproduce import command
-    from spa_sweeps.grid import free_devices
 
     lines = []
     for row in plan.experiments:
@@ -111,7 +110,7 @@ def _plan_lines(plan: Any, parallel: int) -> list[str]:
     lines.append(f"{len(tasks)} stages, {len(tasks) - len(missing)} of them done:")
     lines += [f"    {line}" for line in plan.grid.lines()]
     scale = SCALES[plan.scale]
-    devices = free_devices(parallel)
+    devices = plan.grid.devices(parallel)
     source = (
         f"measured on one {scale.device} each"
         if scale.hours
