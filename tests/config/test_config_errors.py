@@ -52,6 +52,7 @@ ERRORS = [
     ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef", "set kl_loss_coef above 0, or use_kl_loss=false"),
     ("actor_rollout_ref.actor.world_loss={tokens:correct_predictions,turns:0.5}", "actor_rollout_ref.actor.world_loss.turns", "must be 1 with world_loss.tokens=correct_predictions: a smaller share selects the states that follow uncertain answers"),
     ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef", "set kl_ctrl.kl_coef above 0, or use_kl_in_reward=false"),
+    ("trainer.logger=[console,wandbb]", "trainer.logger", "did you mean 'wandb'?"),
     ("actor_rollout_ref.rollout.name=vlm", "actor_rollout_ref.rollout.name", "did you mean 'vllm'?"),
     ("agent_proxy.action_sep=' '", "agent_proxy.action_sep", "must not be blank, because the separator splits an answer into actions"),
     ("actor_rollout_ref.rollout.response_length=3600", "actor_rollout_ref.rollout.response_length", "lower response_length, or raise max_model_len"),

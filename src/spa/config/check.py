@@ -57,6 +57,7 @@ def check(cfg: Config, problems: Problems, stages: Collection[StageName] = STAGE
             f"{own} does not divide es_manager.train.group_size ({whole}); choose a divisor",
         )
     _check_engine(cfg, problems)
+    _check_trackers(cfg, problems)
     if cfg.trainer.resume_mode == "resume_path" and not cfg.trainer.resume_from_path:
         problems.add(
             "trainer.resume_from_path",
@@ -377,6 +378,16 @@ def _check_single_turns(cfg: Config, problems: Problems) -> None:
             "env_observations needs ctx_manager.history=true: without it, no state follows from what the "
             "model reads",
         )
+
+
+def _check_trackers(cfg: Config, problems: Problems) -> None:
+    known = ("console", *plugins("trackers"))
+    for name in cfg.trainer.logger:
+        if name not in known:
+            problems.add(
+                "trainer.logger",
+                f"must be a list of {', '.join(known)}, got {name!r}; {nearest(name, known)}",
+            )
 
 
 def _check_engine(cfg: Config, problems: Problems) -> None:

@@ -383,7 +383,7 @@ class TrainerConfig:
         ),
     ] = 1
     logger: Annotated[
-        tuple[Literal["console", "tensorboard", "wandb", "trackio"], ...],
+        tuple[str, ...],
         Key(
             "trackers that receive the metrics; spa always writes metrics.jsonl, too",
             affects="logging",

@@ -43,8 +43,7 @@ SHOWN = (
 
 def trackers() -> tuple[str, ...]:
     """Return the names that `trainer.logger` can list: the console, and the trackers that packages
-    register. "file" and "jsonl" are also accepted but have no effect, because the files are always
-    written."""
+    register."""
     return ("console", *plugins("trackers"))
 
 
@@ -72,7 +71,7 @@ def trackers_named(
     `samples` sets the number of episodes that trackers receive as a table, for each split ("train",
     "val"); by default `SAMPLE_EPISODES`.
     """
-    unknown = [name for name in names if name not in (*trackers(), "file", "jsonl")]
+    unknown = [name for name in names if name not in trackers()]
     if unknown:
         raise ConfigError(
             f"trainer.logger: unknown tracker {', '.join(unknown)}; choose from {', '.join(trackers())}."
@@ -110,8 +109,7 @@ class Sinks:
             )
 
         for key in names:
-            if key in trackers():
-                self._guard(key, partial(open_one, key))
+            self._guard(key, partial(open_one, key))
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Send metrics to every destination."""
