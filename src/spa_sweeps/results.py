@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spa.errors import DataError
+from spa.errors import DataError, TrainingError
 from spa.evaluation.passk import Puzzles, outcomes, pass_at_k
 from spa.evaluation.statistics import (
     Interval,
@@ -186,6 +186,11 @@ def summarize(
     is kept.
     """
     seeds_of = {name: read_trainings(trainings) for name, trainings in made.trainings.items()}
+    if changed := [name for name, parts in seeds_of.items() if len(parts) < made.cfg.compare.seeds]:
+        raise TrainingError(
+            f"the results of {', '.join(changed)} no longer fit: a file that decides them, such as a game, a reward or "
+            "a data file, changed during training. Undo the change, or run the same command again with --from-scratch."
+        )
     seeds = [
         {
             "seed": seed,

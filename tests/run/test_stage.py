@@ -202,6 +202,14 @@ def test_a_finished_stage_writes_nothing_and_becomes_longer_on_request(tmp_path)
     assert content(folder) == content(tmp_path / "whole")
 
 
+def test_a_finished_stage_says_that_it_has_more_steps_than_asked_for(tmp_path, caplog):
+    cfg, folder = small_config("none", tmp_path), tmp_path / "stage"
+    train(cfg, folder)
+    assert not caplog.records
+    assert train(cfg, folder, total=2) == folder / "global_step_4"
+    assert "has 4 steps, more than the 2 of this command" in caplog.text
+
+
 @pytest.mark.parametrize("work", [train, play])
 def test_a_torn_record_of_metrics_of_a_finished_stage_is_named(work, tmp_path, caplog):
     cfg, folder = small_config("none", tmp_path), tmp_path / "stage"

@@ -462,7 +462,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
         if metrics["errors"]:
             lines.append(
                 f"{tag}: spa does not count {_counted(metrics['errors'], 'failed episode')}. Run the "
-                "same command again to replay the failed episodes."
+                "same command again to replay the failed episodes. If there is a file *.lost.jsonl next to the result, "
+                "delete it first."
             )
         if metrics.get("format_rate") == 0:
             lines.append(

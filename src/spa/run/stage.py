@@ -390,7 +390,17 @@ class Stage:
         refuse_other_work([(self.folder, self.fingerprint)])
         result = result_of(self.folder)
         # A finished stage is opened again and trained further if `total` asks for more steps.
-        return None if result is None or step_of(result) < (self.total or 0) else result
+        if result is None or step_of(result) < (self.total or 0):
+            return None
+        if self.total and step_of(result) > self.total:
+            log.warning(
+                "%s has %d steps, more than the %d of this command, and is kept. For fewer steps, choose another "
+                "folder with trainer.run_dir.",
+                result,
+                step_of(result),
+                self.total,
+            )
+        return result
 
     def _fetch(self) -> bool:
         """Remove leftovers of killed processes (with `resume_mode=disable`, archive all work). Then
