@@ -111,6 +111,7 @@ FAULTS = [
     ("KL penalty", {"reward_kl_penalty": 0.3, "reward_kl_coef": 0.1, "response_length": 40.0}, {}, "algorithm.kl_ctrl.kl_coef=0.001"),
     ("Too few actions", {"num_actions": 1.0, "success": 0.16, "groups_zero_std": 6.0}, {"custom_envs.Lake.max_actions_per_traj": 1}, "custom_envs.Lake.max_actions_per_traj=4 (now 1)"),
     ("Too few actions", {"num_actions": 3.0, "success": 0.16, "groups_zero_std": 6.0}, {"agent_proxy.max_turn": 1}, "agent_proxy.max_turn=2 (now 1)"),
+    ("Too few actions", {"num_actions": 3.0, "success": 0.16, "groups_zero_std": 6.0}, {"custom_envs.Lake.max_turn": 1}, "custom_envs.Lake.max_turn=2 (now 1)"),
     ("No reward variance", {"groups_zero_std": 7.0}, {}, "es_manager.train.env_configs.tags=[an easier environment]"),
     ("No reward variance", {"groups_zero_std": 7.0, "success": 0.97}, {}, "es_manager.train.env_configs.tags=[a harder environment]"),
     ("No reward variance", {"groups_zero_std": 8.0}, {"es_manager.train.group_size": 1}, "es_manager.train.group_size=8 (now 1)"),

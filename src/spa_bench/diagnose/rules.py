@@ -453,11 +453,9 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
     shares = _shares_without_variance(rows, settings)
     if not shares or median(recent(shares)) < 0.5:
         return None
-    turns = settings.get("agent_proxy.max_turn", 5)
-    by_turns = turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
     for tag in settings.get("es_manager.train.env_configs.tags") or ():
         key = f"custom_envs.{tag}.max_actions_per_traj"
-        allowed = min(settings.get(key, math.inf), by_turns)
+        allowed = min(settings.get(key, math.inf), _by_turns(settings, tag))
         used = now(rows, f"train/{tag}/num_actions")
         success = now(rows, f"train/{tag}/success")
         if used is None or success is None or success >= 0.5 or used < ALL_ACTIONS * allowed:
@@ -511,8 +509,7 @@ def _few_actions(
     suggested change multiplies `max_turn` by `times_turns`. Otherwise it multiplies the tag's own
     limit by four."""
     key = f"custom_envs.{tag}.max_actions_per_traj"
-    turns = settings.get("agent_proxy.max_turn", 5)
-    by_turns = allowed == turns * settings.get("agent_proxy.max_actions_per_turn", math.inf)
+    turns_key, turns = _turns(settings, tag)
     return Finding(
         rank=0.65,
         title=FEW_ACTIONS,
@@ -520,10 +517,22 @@ def _few_actions(
         value=value,
         limit=limit,
         effect="episodes end before they can reach the goal",
-        change=to(settings, "agent_proxy.max_turn", times_turns * turns)
-        if by_turns
+        change=to(settings, turns_key, times_turns * turns)
+        if allowed == _by_turns(settings, tag)
         else to(settings, key, 4 * int(allowed)),
     )
+
+
+def _turns(settings: Settings, tag: str) -> tuple[str, int]:
+    """Return the key that limits the turns of a tag, and its value."""
+    own = f"custom_envs.{tag}.max_turn"
+    key = "agent_proxy.max_turn" if settings.get(own) is None else own
+    return key, settings.get(key, 5)
+
+
+def _by_turns(settings: Settings, tag: str) -> float:
+    """Return the number of actions that fit into the turns of a tag."""
+    return _turns(settings, tag)[1] * settings.get("agent_proxy.max_actions_per_turn", math.inf)
 
 
 def groups_of(row: Row, settings: Settings) -> float | None:
