@@ -8,6 +8,8 @@ machine.
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -25,6 +27,7 @@ from spa.models.build import is_tiny
 from spa.models.memory import FULL, HALF, ModelShape
 from spa.models.precision import on_cpu, precision_of, with_precision
 from spa.recipes.ppo_models import keys_of
+from spa.recipes.rounds import rounds_of
 from spa.recipes.token_budget import (
     USABLE,
     held_by_engine,
@@ -259,7 +262,9 @@ def _time_lines(
         yield f"  {NAMES[time.stage]:<10} {known:<18} {time.work}"
     total = sum(time.seconds or 0.0 for time in times)
     if len(times) > 1:
-        yield f"  {'total':<10} {duration(total)}"
+        unknown = [NAMES[time.stage] for time in times if time.seconds is None]
+        without = f"without {' and '.join(unknown)}" if unknown else ""
+        yield f"  {'total':<10} {duration(total):<18} {without}".rstrip()
     if not place.count and total > LONG_S:
         yield (
             "  Warning: this machine has no GPU. For an estimate on GPUs, run: spa doctor --fit "
@@ -301,11 +306,14 @@ def disk(cfg: Config, shape: ModelShape, stages: Collection[StageName] = STAGES)
     own, sft = cfg.trainer, cfg.sft.trainer
     total = 0
     if "ppo" in stages:
-        saves = max(own.total_training_steps // max(own.save_freq, 1), 1)
+        saves = ceil(own.total_training_steps / own.save_freq) if own.save_freq > 0 else 1
         total += each * (2 if critic else 1) * (min(own.max_actor_ckpt_to_keep or saves, saves) + 1)
     if "sft" in stages:
-        saves = max((sft.total_training_steps or 0) // (sft.save_freq or 10**9), 1)
-        total += each * (min(sft.keep or saves, saves) + 1)
+        # Without `save_freq`, SFT saves after each epoch.
+        saves = sft.total_epochs
+        if sft.save_freq and sft.total_training_steps:
+            saves = ceil(sft.total_training_steps / sft.save_freq)
+        total += each * (min(sft.keep or saves, saves) * len(rounds_of(cfg, Path(), Path())) + 1)
     return total
 
 

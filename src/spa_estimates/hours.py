@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from spa.algo.estimators import estimator_named
+from spa.config.check import kept_episodes
 from spa.config.schema import ActorConfig, Config, CriticConfig
 from spa.config.stages import StageName
 from spa.errors import SpaError
@@ -194,7 +195,9 @@ def _world_model_times(
             shards=shards(sft.model.strategy, sft.model.fsdp_config.fsdp_size, machine.ranks),
         )
         if trainer.eval_episodes:
-            probes = 1 + own_steps // (trainer.test_freq or own_steps)
+            # Without `test_freq`, SFT plays held-out puzzles after each epoch.
+            every = trainer.test_freq or ceil(used / sft.data.train_batch_size)
+            probes = ceil(own_steps / every)
             learned += probes * _rollout(own.cfg, shape, machine, talk, trainer.eval_episodes)
         episodes += count
         tokens_played += count * talk.tokens
@@ -216,7 +219,7 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
     train, val = cfg.es_manager.train, cfg.es_manager.val
     talk = conversation(cfg, cfg.ctx_manager.mode, rollout.response_length, characters=characters)
     episodes = train.env_groups * train.group_size
-    kept = episodes * min(rollout.rollout_filter_ratio, 1) * talk.tokens
+    kept = kept_episodes(cfg) * talk.tokens
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     reference = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     step = _rollout(cfg, shape, machine, talk, episodes)
@@ -247,7 +250,9 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
     if reference:
         step += machine.train_seconds(shape, kept, ceil(talk.tokens), forward_only=True)
     steps = trainer.total_training_steps
-    tests = (steps // trainer.test_freq if trainer.test_freq > 0 else 0) + trainer.val_before_train
+    # The last step is always validated.
+    tests = ceil(steps / trainer.test_freq) if trainer.test_freq > 0 else 1
+    tests += trainer.val_before_train
     tested = val.env_groups * val.group_size * trainer.validation_steps
     # Validation plays no more episodes at a time than training does.
     testing = ceil(tested / episodes) * _rollout(cfg, shape, machine, talk, min(tested, episodes))

@@ -4,7 +4,7 @@ from spa.cli import main
 from spa.config.load import load_config
 from spa.config.schema import Config
 from spa.recipes.token_budget import shape_of, with_token_budgets
-from spa_estimates.fit import CHANGES, GB, Place, advice, fit_lines, fits, phases
+from spa_estimates.fit import CHANGES, GB, Place, advice, disk, fit_lines, fits, phases
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 
@@ -224,6 +224,23 @@ def test_hours_disk_and_a_command_that_fits(capsys):
     assert "It changes the algorithm" not in out
     status, out = fit(capsys, "_2_sokoban", "--gpu-memory", "40")
     assert status == 1 and "It changes the algorithm: lora.rank=64." in out
+
+
+def test_disk_counts_the_checkpoints_that_stages_keep():
+    """Base saves SFT after each of five epochs, and keeps all; PPO keeps one, and has a critic."""
+    shape, each = shape_of(MODEL), 12 * shape_of(MODEL).parameters
+    base = load_config("base")
+    assert disk(base, shape, ["sft"]) == 6 * each
+    assert disk(base, shape, ["ppo"]) == 2 * 2 * each
+    last = load_config("base", ["trainer.save_freq=-1", "trainer.max_actor_ckpt_to_keep=null"])
+    assert disk(last, shape, ["ppo"]) == 2 * 2 * each
+    demo = load_config("demo", ["generate.rounds=2"])
+    assert disk(demo, shape, ["sft"]) == 3 * each
+
+
+def test_the_last_step_is_validated_too(capsys):
+    assert main(["run", "tiny", "--stages", "ppo", "--dry-run", "trainer.test_freq=-1"]) == 0
+    assert "2 validations" in capsys.readouterr().out
 
 
 def test_hours_are_those_of_the_printed_command(capsys):
