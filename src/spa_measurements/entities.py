@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spa.worldmodel import accuracy
+
 # A cell `(1,2)`, or a cell with its value `(1,2)=4`. The value ends at white space, `;`, `,` or a
 # full stop.
 _CELL = re.compile(r"\((\d+),(\d+)\)(=\S+?(?=[\s;.,]|$))?")
@@ -23,9 +25,7 @@ Entities = dict[str, frozenset[str]]
 
 def is_sentence(line: str) -> bool:
     """Return whether a line of a state is a sentence of coordinates rather than a row of a grid."""
-    # A grid consists of single symbols. A lower-case letter next to another letter belongs to a
-    # word.
-    return _CELL.search(line) is not None or bool(re.search(r"[a-z][^\W\d_]|[^\W\d_][a-z]", line))
+    return _CELL.search(line) is not None or accuracy.is_sentence(line)
 
 
 def sentence_entities(text: str) -> Entities:
@@ -70,7 +70,7 @@ def grid_cells(text: str) -> dict[tuple[int, int], str]:
     return {
         (row, column): symbol
         for row, line in enumerate(lines)
-        for column, symbol in enumerate(symbol for symbol in line if not symbol.isspace())
+        for column, symbol in enumerate(accuracy.state_units(line))
     }
 
 

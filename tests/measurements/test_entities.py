@@ -27,6 +27,7 @@ def test_sentence_by_hand():
 def test_lines_with_words_are_no_grid():
     assert entities("Up (U): GB WW\nDown (D): OO YY") == {}
     assert entities("_P\nG_")["P"] == {"(0,1)"}
+    assert entities("дверь закрыта") == {}
 
 
 def test_denied_entity_has_no_cells():
@@ -49,6 +50,7 @@ def test_cells_with_digits_and_words_for_names():
 
 def test_drawing_without_sentence_gives_cells_per_symbol():
     assert entities("P_\n_G") == {"P": {"(0,0)"}, "_": {"(0,1)", "(1,0)"}, "G": {"(1,1)"}}
+    assert grid_cells("16 _\n2 128")[1, 1] == "128"
     assert grid_cells("| 1 . | . 2") == {(0, 0): "1", (0, 1): ".", (1, 0): ".", (1, 1): "2"}
 
 

@@ -17,6 +17,8 @@ AFTER = "#_P#\nPlayer (P) at (0,2)."
         ("#_P\nPlayer at (0,2)", ["#", "_", "P", "Player", "at", "(0,2)"]),
         ("WALL\nW.GC", list("WALLW.GC")),  # capitals only: a drawing
         ("1 . | 3 4", list("1.|34")),
+        ("16 _ 2 128", ["16", "_", "2", "128"]),  # one tile, one unit
+        ("12_4", list("12_4")),
         (
             "box (X) is at (10, -3), goal at (1,2,3)",
             ["box", "(", "X", ")", "is", "at", "(10,-3)", ",", "goal", "at", "(1,2,3)"],

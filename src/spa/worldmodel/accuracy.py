@@ -16,9 +16,10 @@ from spa.types import Episode, Metrics, StopReason, Turn
 # (1,2) and ( 0, 3 ) are cells, each of which is one unit. (3) is not a cell.
 _CELL = r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)"
 # Units of a sentence are cells, numbers, words and single signs. Units of a grid line are cells and
-# single characters.
+# single characters or, between blanks, whole numbers.
 _SENTENCE_UNIT = re.compile(rf"{_CELL}|\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|_")
 _GRID_UNIT = re.compile(rf"{_CELL}|\S")
+_SPACED_UNIT = re.compile(rf"{_CELL}|\d+|\S")
 # "Player" makes a line a sentence; "OOX" and single letters are rows of a grid.
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
@@ -33,8 +34,9 @@ def state_units(text: str) -> list[str]:
     """Split a state into the units of comparison: a cell like (1,2), a word, a number, or one
     character of a grid.
 
-    A line with a word of two or more letters, one of them lower case, is a sentence; any other line
-    is a row of a grid and is split into characters. White space separates units and never counts.
+    A line that is not a sentence (`is_sentence`) is a row of a grid. It is split into characters
+    or, if it has blanks, into numbers and other characters. White space separates units and never
+    counts.
 
     Example: state_units("#_P\\nPlayer at (0,2)") == ["#", "_", "P", "Player", "at", "(0,2)"]
     """
@@ -44,9 +46,16 @@ def state_units(text: str) -> list[str]:
     ]
 
 
+def is_sentence(line: str) -> bool:
+    """Return whether a line of a state has a word of two or more letters, one of them lower
+    case."""
+    return any(letters != letters.upper() for letters in _LETTERS.findall(line))
+
+
 def _line_matches(line: str) -> Iterator[re.Match[str]]:
-    is_sentence = any(letters != letters.upper() for letters in _LETTERS.findall(line))
-    return (_SENTENCE_UNIT if is_sentence else _GRID_UNIT).finditer(line)
+    if is_sentence(line):
+        return _SENTENCE_UNIT.finditer(line)
+    return (_SPACED_UNIT if " " in line.strip() else _GRID_UNIT).finditer(line)
 
 
 Place = tuple[int, int]
