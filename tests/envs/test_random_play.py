@@ -100,6 +100,18 @@ def test_a_game_in_another_process_draws_the_same_plan():
     workers.close()
 
 
+def test_a_walk_in_another_process_draws_the_same_ties():
+    workers, local = EnvWorkers(1, timeout_s=60), make_env("frozen_lake", {"size": 3})
+    remote = workers.make("frozen_lake", {"size": 3})
+    here, there = np.random.default_rng(2), np.random.default_rng(2)
+    for env in (local, remote):
+        env.reset(seed=3)
+    walk = [local.greedy_action(here) for _ in range(20)]
+    assert [remote.greedy_action(there) for _ in range(20)] == walk
+    assert here.integers(2**31) == there.integers(2**31)
+    workers.close()
+
+
 def test_free_text_actions_are_drawn_from_the_legal_ones_where_they_are_listed():
     assert validity(FreeText)[False] == 0
 

@@ -134,6 +134,10 @@ class RemoteEnv:
         """Sample in the worker process, and advance `rng` as if it had been used here."""
         return self._sample("random_action", rng)
 
+    def greedy_action(self, rng: Any) -> str | None:
+        """Choose in the worker process, and advance `rng` as if it had been used here."""
+        return self._sample("greedy_action", rng)
+
     def random_plan(self, rng: Any, count: int) -> tuple[str, ...]:
         """Sample in the worker process, where the game can be copied. Advances `rng` as
         `random_action` does."""
