@@ -14,6 +14,8 @@ from spa.errors import ConfigError
 
 NAME = "hidden_dynamics_lake"
 LETTERS = "abcde"
+MOST_LAKES = 10_000
+"""Random lakes that are tried for a puzzle."""
 HOLE, GOAL, IN_HOLE, ON_GOAL = (SYMBOLS[kind] for kind in (2, 3, 4, 5))
 ENDS = {GOAL: " on the goal", HOLE: " in a hole"}
 """Maps the symbol of the player's final cell to the words that end the coordinate sentence."""
@@ -120,7 +122,7 @@ class HiddenDynamicsLake(FrozenLake):
         """Begin a random puzzle whose shortest path has `min_moves` to `moves` actions."""
         draw = uniforms(seeds.stream(puzzle_seed, f"{NAME}/puzzle"))
         cells = self.size**2
-        while True:
+        for _ in range(MOST_LAKES):
             holes = frozenset([cell for cell in range(cells) if draw() >= self.p])
             start = int(draw() * cells)
             goal = int(draw() * cells)
@@ -131,6 +133,10 @@ class HiddenDynamicsLake(FrozenLake):
             steps = self.optimal_steps()
             if steps is not None and self.min_moves <= steps <= self.moves:
                 return
+        raise ConfigError(
+            f"{NAME}: none of {MOST_LAKES} lakes had a shortest solution of {self.min_moves} to {self.moves} actions; "
+            "lower 'min_moves', or raise 'moves' or 'size'"
+        )
 
     def _begin(self, lake: Lake, letters: str) -> None:
         self.lake = lake

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from contract import check_contract
 
+from spa.errors import ConfigError
 from spa.formats.search import FORMAT, breadth_first, explore, score_search, write_search
 from spa.planning.moves import move_examples, readable_modes
 from spa.prompts.render import sample_response
@@ -192,6 +193,11 @@ def test_states_are_named_and_read_from_their_text():
     assert env.key_of_text("cells 00a01O 10G11c; goal 10; player 5") is None
     assert env.text_of_key(start("a O\nG C").state_text("coords"), "99") is None
     assert env.outcome_of_text("a hole") == ""
+
+
+def test_a_lake_that_hardly_exists_is_refused():
+    with pytest.raises(ConfigError, match="none of 10000 lakes had a shortest solution of 5 to 6"):
+        HiddenDynamicsLake(size=2, moves=6, min_moves=5).reset(seed=1)
 
 
 def test_the_puzzle_text_starts_the_same_puzzle():
