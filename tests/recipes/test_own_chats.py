@@ -17,6 +17,7 @@ from spa.errors import DataError
 from spa.models import hub
 from spa.recipes import gate, pipeline
 from spa.run.hashing import file_content
+from spa.types import IMAGE
 from spa.worldmodel import sft_data
 from spa.worldmodel.sft_files import read_examples
 
@@ -236,3 +237,17 @@ def test_the_filter_reads_json_lines(tmp_path, capsys):
     assert "kept 1 of 2 examples" in capsys.readouterr().out
     (example,) = read_examples(tmp_path / "out" / "wm_train.parquet")
     assert example.response == good
+
+
+def test_each_answer_of_a_chat_has_the_pictures_before_it(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+    messages = [
+        {"role": role, "content": content}
+        for role, content in (
+            ("user", f"{IMAGE} one"), ("assistant", "1"), ("user", f"{IMAGE} two"), ("assistant", "2"),
+        )
+    ]  # fmt: skip
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"messages": messages, "images": ["a.png", "b.png"]}))
+    assert [example.images for example in read_examples(file)] == [(b"a",), (b"a", b"b")]

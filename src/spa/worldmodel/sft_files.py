@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,12 @@ def located_examples(
             )
         for place in trained[-1:] if last_response_only else trained:
             prompt = messages[:place]
-            yield where, _example(record, prompt, messages[place]["content"], where, index, path)
+            example = _example(record, prompt, messages[place]["content"], where, index, path)
+            if place != trained[-1]:
+                # Pictures of later messages are not in this prompt.
+                marks = sum(message["content"].count(IMAGE) for message in prompt)
+                example = replace(example, images=example.images[:marks])
+            yield where, example
 
 
 def check_turns(where: str, example: SFTExample) -> None:
