@@ -91,7 +91,7 @@ class Trained:
 
     cfg: Config
     learner: Learner
-    held_out: list[SFTExample]
+    held_out: Sequence[SFTExample]
 
 
 def measure(
@@ -211,7 +211,7 @@ def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], f
     log.info("loading %s", found.model)
     model, template = load_model(cfg, None, device)
     examples = play(cfg, until(PLAY))
-    learned, held_out = split_by_puzzle(examples, val_fraction=0.1, seed=cfg.generate.split_seed)
+    learned, held_out = split(examples, seed=cfg.generate.split_seed)
     found.examples = len(learned)
     write_parquet(folder / TRAIN_FILE, learned)
     write_parquet(folder / VAL_FILE, held_out)
@@ -226,6 +226,17 @@ def train(found: Measured, cfg: Config, folder: Path, until: Callable[[float], f
         update(learner.policy, next(batches), learner.micro, device, template.images)
         found.sft_steps += 1
     return Trained(cfg=cfg, learner=learner, held_out=held_out[:HELD_OUT])
+
+
+def split(
+    examples: Sequence[SFTExample], *, seed: int
+) -> tuple[Sequence[SFTExample], Sequence[SFTExample]]:
+    """Hold out the examples of a tenth of the puzzles. If the game has one puzzle, hold out a tenth
+    of its examples."""
+    learned, held_out = split_by_puzzle(examples, val_fraction=0.1, seed=seed)
+    if held_out:
+        return learned, held_out
+    return [each for number, each in enumerate(examples) if number % 10], examples[::10]
 
 
 def play(cfg: Config, until: float) -> list[SFTExample]:

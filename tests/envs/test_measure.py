@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from spa.planning.dynamics import LearnedMoves, Puzzle
 from spa.policies.scripted import ScriptedEngine
 from spa.prompts.render import STATE
 from spa.seeds import stream
-from spa.types import Prompt
-from spa_author.measure import MoveParts, Plans, TimeUp, names_of_states
+from spa.types import Prompt, SFTExample
+from spa_author.measure import MoveParts, Plans, TimeUp, names_of_states, split
 from spa_author.verdict import Measured, verdict
 
 
@@ -206,6 +207,17 @@ def test_names_of_states_are_read_from_the_rendering_that_shows_them():
     slippery.reset(seed=0)
     shown, reason = names_of_states(slippery, "grid")
     assert shown == "grid" and "turn chance off" in reason
+
+
+def test_a_game_of_one_puzzle_holds_out_examples():
+    one = SFTExample(
+        prompt=(), response="", tag="t", episode_id="e", turn=0, puzzle_seed=0, puzzle_hash="one",
+        success=False, reward=0.0, state="", next_state="",
+    )  # fmt: skip
+    examples = [replace(one, turn=turn) for turn in range(25)]
+    learned, held_out = split(examples, seed=0)
+    assert [each.turn for each in held_out] == [0, 10, 20]
+    assert sorted([*learned, *held_out], key=lambda each: each.turn) == examples
 
 
 def test_the_state_of_a_move_follows_its_action():
