@@ -132,7 +132,10 @@ class WrittenSearch(ExampleSource):
     def make(self, cfg: Config, puzzles: Puzzles, episodes: Sequence[Episode]) -> Examples:
         """Make the training examples, followed by the validation examples."""
         dynamics = make_dynamics(cfg)
-        examples, lines, dropped, explored = make_examples(cfg, puzzles, dynamics)
+        try:
+            examples, lines, dropped, explored = make_examples(cfg, puzzles, dynamics)
+        finally:
+            dynamics.close()
         own = cfg.generate.search
         summary = {
             "actions_elsewhere": explored,

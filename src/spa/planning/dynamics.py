@@ -112,6 +112,10 @@ class Dynamics(Protocol):
         Their repetition, which tests that the game is deterministic, is not counted."""
         ...
 
+    def close(self) -> None:
+        """Free the memory of the model, if there is one."""
+        ...
+
 
 class Simulator:
     """Successor states from copies of the game."""
@@ -156,6 +160,9 @@ class Simulator:
     def actions(self, puzzle: Puzzle) -> int:
         """Return the number of transitions of the puzzle, one for each action in each state."""
         return sum(map(len, puzzle.true.values()))
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class LearnedMoves:
@@ -218,6 +225,10 @@ class LearnedMoves:
     def actions(self, puzzle: Puzzle) -> int:
         """Return 0, because copies of the game are used only to measure the predictions."""
         return 0
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()
 
     def _ask(self, asked: Sequence[tuple[Puzzle, str]]) -> None:
         prompts = list[Prompt]()
