@@ -15,7 +15,7 @@ from typing import Any
 
 from spa.config.schema import Config
 from spa.engines.local import LocalEngine
-from spa.errors import DataError, ModelError
+from spa.errors import ConfigError, DataError, ModelError
 from spa.formats.registry import format_of
 from spa.install import versions
 from spa.prompts.template import ChatTemplate
@@ -149,11 +149,17 @@ def find_situations(
     environment has random outcomes.
 
     If it has, all states are at the start of a puzzle, so that outcomes can be sampled again for
-    the ceiling. Raises DataError if too few states are found.
+    the ceiling. Raises DataError if too few states are found, and ConfigError if the environment
+    shows pictures.
     """
     env = asking.worker.make_env(tag)
     prompter = asking.worker.prompters[tag]
     chance = has_chance(env, prompter, base_seed=asking.base_seed)
+    if env.image() is not None:
+        raise ConfigError(
+            f"{tag} shows pictures, but spa eval --world-model shows states as text; set "
+            f"custom_envs.{tag}.env_config.render_mode=text"
+        )
     situations: list[Situation] = []
     # Some candidates are left out: their state allows no random action, or their puzzle was in
     # training.
