@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from spa.cli import execute
+from spa.config.load import load_config
 from spa.config.schema import schema_keys
 from spa_bench.diagnose.rules import failed_gate, ranked, unchecked
 
@@ -180,24 +181,39 @@ def test_every_setting_to_change_is_one_of_the_configuration():
     known = {path for path, _, _ in schema_keys()}
     for _, changes, settings, _ in FAULTS:
         for found in ranked(steps(**changes), SETTINGS | settings):
-            key = found.change.partition("=")[0].replace(".Lake.", ".*.").removesuffix(".game")
-            assert key in known
+            for change in found.change.split(", "):
+                key = change.partition("=")[0].replace(".Lake.", ".*.").removesuffix(".game")
+                assert key in known
 
 
 @pytest.mark.parametrize(
-    ("gate", "losses", "change"),
+    "settings", [{}, {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_coef": 1e-4}]
+)
+def test_the_advice_on_a_format_that_ppo_unlearned_is_a_configuration(settings):
+    rows = steps(format_rate=[1.0, 0.95, 0.9, 0.85, 0.85, 0.85])
+    (found,) = ranked(rows, SETTINGS | settings)
+    changes = [change.partition(" ")[0] for change in found.change.split(", ")]
+    given = [f"{key}={str(value).lower()}" for key, value in settings.items()]
+    actor = load_config("tiny", [*given, *changes]).actor_rollout_ref.actor
+    assert actor.use_kl_loss and actor.kl_loss_coef == 0.001
+
+
+@pytest.mark.parametrize(
+    ("gate", "losses", "change", "text"),
     [
-        ({"diagnosis": "does_not_predict", "prediction_exact": 0.05}, [0.4, 0.2], "sft.trainer.total_training_steps=400 (now 200)"),
-        ({"diagnosis": "bad_format", "format_rate": 0.3}, [0.4, 0.2], "sft.trainer.total_training_steps=400"),
-        ({"diagnosis": "bad_observation", "observation_exact": 0.3}, [0.4, 0.4], "sft.optim.lr=1e-07 (now 1e-08)"),
-        ({"diagnosis": "predicts", "entropy": 0.01}, [0.4, 0.2], "sft.trainer.total_training_steps=100"),
+        ({"diagnosis": "does_not_predict", "prediction_exact": 0.05}, [0.4, 0.2], "sft.trainer.total_training_steps=400 (now 200)", "val/wm/prediction_em is 0.05 (limit: gate.prediction_exact_min=0.28"),
+        ({"diagnosis": "does_not_predict", "prediction_exact": 0.5, "copy_exact": 0.6, "changed_f1": 0.05}, [0.4, 0.2], "sft.trainer.total_training_steps=400", "val/wm/prediction_em is 0.5 (limit"),
+        ({"diagnosis": "does_not_predict", "prediction_exact": 0.62, "copy_exact": 0.55, "changed_f1": 0.05}, [0.4, 0.2], "sft.trainer.total_training_steps=400", "val/wm/changed_f1 is 0.05 (limit: gate.changed_f1_min=0.1"),
+        ({"diagnosis": "bad_format", "format_rate": 0.3}, [0.4, 0.2], "sft.trainer.total_training_steps=400", "val/wm/format_rate is 0.3 (limit: gate.format_min=0.8"),
+        ({"diagnosis": "bad_observation", "observation_exact": 0.3}, [0.4, 0.4], "sft.optim.lr=1e-07 (now 1e-08)", "val/wm/obs_exact is 0.3 (limit: gate.observation_exact_min=0.8"),
+        ({"diagnosis": "predicts", "entropy": 0.01}, [0.4, 0.2], "sft.trainer.total_training_steps=100", "val/sampled_nll is 0.01 (limit: gate.entropy_min=0.2"),
     ],
 )  # fmt: skip
-def test_a_failed_gate_names_its_limit(gate, losses, change):
+def test_a_failed_gate_names_its_limit(gate, losses, change, text):
     settings = {"sft.trainer.total_training_steps": 200, "sft.optim.lr": 1e-8}
     rows = [{"train/loss": loss} for loss in losses]
     found = failed_gate({"passed": False, **gate}, rows, settings)
-    assert found is not None and found.change.startswith(change) and "gate." in found.limit
+    assert found is not None and found.change.startswith(change) and text in found.text
     assert failed_gate({"passed": True, **gate}, rows, settings) is None
 
 

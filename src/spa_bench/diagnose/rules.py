@@ -10,7 +10,7 @@ factor of 4 outside the values of 29 recorded healthy runs. In these runs, the m
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -310,6 +310,17 @@ def near_limit(rows: Sequence[Row], settings: Settings) -> bool | None:
     return tokens / turns > length / 2
 
 
+def _kl_loss(settings: Settings) -> str:
+    """Format the changes that turn the KL loss on. If it is on, format a larger coefficient."""
+    actor = "actor_rollout_ref.actor."
+    coef = settings.get(f"{actor}kl_loss_coef") or 0.0
+    if settings.get(f"{actor}use_kl_loss") and coef:
+        return to(settings, f"{actor}kl_loss_coef", 10 * coef)
+    wanted = {"use_kl_loss": "true", "kl_loss_coef": coef or 0.001, "kl_loss_type": "low_var_kl"}
+    changes = (to(settings, f"{actor}{name}", value) for name, value in wanted.items())
+    return ", ".join(filter(None, changes))
+
+
 def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
     """Detect responses that do not follow the format."""
     share = now(rows, "*/format_rate")
@@ -322,7 +333,7 @@ def malformed(rows: Sequence[Row], settings: Settings) -> Finding | None:
     if temperature > 1:
         change = to(settings, "actor_rollout_ref.rollout.temperature", 1.0)
     elif start >= FORMAT:  # PPO unlearned it
-        change = to(settings, "actor_rollout_ref.actor.use_kl_loss", "true")
+        change = _kl_loss(settings)
     elif settings.get("ctx_manager.mode") == "base":
         change = to(settings, "ctx_manager.mode", "add_worldmodel")
     else:
@@ -448,8 +459,11 @@ def kl_penalty(rows: Sequence[Row], settings: Settings) -> Finding | None:
     )
 
 
-def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
-    """Detect episodes that end at the action limit while most groups have no reward variance."""
+def too_few_actions(
+    rows: Sequence[Row], settings: Settings, *, without: Collection[str] = ()
+) -> Finding | None:
+    """Detect episodes that end at the action limit while most groups have no reward variance.
+    Returns the finding about the first such tag that is not in `without`."""
     shares = _shares_without_variance(rows, settings)
     if not shares or median(recent(shares)) < 0.5:
         return None
@@ -458,7 +472,9 @@ def too_few_actions(rows: Sequence[Row], settings: Settings) -> Finding | None:
         allowed = min(settings.get(key, math.inf), _by_turns(settings, tag))
         used = now(rows, f"train/{tag}/num_actions")
         success = now(rows, f"train/{tag}/success")
-        if used is None or success is None or success >= 0.5 or used < ALL_ACTIONS * allowed:
+        if tag in without or used is None or success is None:
+            continue
+        if success >= 0.5 or used < ALL_ACTIONS * allowed:
             continue
         return _few_actions(
             settings,
@@ -803,6 +819,10 @@ def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings)
     field, metric, key, default = limits.get(str(diagnosis), limits["does_not_predict"])
     value = float(gate.get(field, 0.0))
     limit = settings.get(f"gate.{key}", default)
+    if field == "prediction_exact" and value >= limit and value > gate.get("copy_exact", 1.0):
+        field, metric, key = "changed_f1", "wm/changed_f1", "changed_f1_min"
+        value = float(gate.get(field, 0.0))
+        limit = settings.get(f"gate.{key}", 0.1)
     steps = settings.get("sft.trainer.total_training_steps")
     losses = column(sft, "train/loss")
     rate = settings.get("sft.optim.lr")

@@ -15,9 +15,11 @@ from spa_bench.diagnose.rules import (
     FEW_ACTIONS,
     Finding,
     Row,
+    column,
     failed_gate,
     ranked,
     solvable_puzzles,
+    too_few_actions,
     unchecked,
 )
 from spa_report.reading import RunFolder, StageFolder, flatten, open_run
@@ -49,7 +51,11 @@ def _lines(run: RunFolder, arm: str, seed: int | None) -> Iterator[str]:
         yield f"{name}: what holds the reward back in {steps}, causes first"
         yield from (f"  {number}. {finding.text}" for number, finding in enumerate(found, 1))
     elif rows:
-        yield f"{name}: nothing holds the reward back: {steps} pass all {len(CHECKS)} rules."
+        checked = sum(bool(column(rows, check.needs)) for check in CHECKS)
+        if checked == len(CHECKS):
+            yield f"{name}: nothing holds the reward back: {steps} pass all {checked} rules."
+        else:
+            yield f"{name}: {checked} of {len(CHECKS)} rules were checked on {steps}, and find nothing."
     if not rows:
         yield f"{name}: no PPO step is logged yet, so the reward cannot be judged."
         return
@@ -66,6 +72,8 @@ def findings(ppo: StageFolder | None, sft: StageFolder | None) -> list[Finding]:
         # Where the optimal policy is known, its finding replaces the one that is based on episodes.
         if measured:
             found = [finding for finding in found if finding.title != FEW_ACTIONS]
+            known = {tag for tag, *_ in measured}
+            found += filter(None, [too_few_actions(rows, settings, without=known)])
         found += filter(None, (solvable_puzzles(rows, settings, *each) for each in measured))
     gate = None
     if sft is not None and (settings := flatten(sft.config)).get("gate.enable"):
