@@ -321,27 +321,29 @@ def ends(
 
 
 def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
-    """Yield charts of memory and load over the run's elapsed time, for stages that recorded
-    them."""
-    rows = {
-        method.label: [row for stage in method.stages for row in stage.timings.values()]
+    """Yield charts of memory and load over the elapsed time of each training, for stages that
+    recorded them."""
+    trainings = [
+        (method, seed, [stage for stage in method.stages if stage.seed == seed])
         for method in methods
-    }
-    times = [row["unix_time"] for part in rows.values() for row in part if "unix_time" in row]
+        for seed in dict.fromkeys(stage.seed for stage in method.stages)
+    ]
     for title, text, key in (
         ("Memory", "Largest memory so far of the process of each method, in GB.", "perf/memory_gb"),
         ("Load", "Processes of the machine that run or wait, mean of a minute.", "perf/load"),
     ):
         series = []
-        for method in methods:
+        for method, seed, stages in trainings:
+            rows = [row for stage in stages for row in stage.timings.values() if "unix_time" in row]
             points = sorted(
-                ((row["unix_time"] - min(times)) / 60, row[key])
-                for row in rows[method.label]
-                if key in row and "unix_time" in row
+                ((row["unix_time"] - min(each["unix_time"] for each in rows)) / 60, row[key])
+                for row in rows
+                if key in row
             )
             chosen = tuple(points[index] for index in thin(points))
             if chosen:
-                series.append(Series(method.label, chosen, color=method.color))
+                label = method.label if seed is None else f"{method.label}, seed {seed}"
+                series.append(Series(label, chosen, color=method.color))
         if series:
             end = max(line.points[-1][0] for line in series)
             yield Chart(title, text, tuple(series), "minutes since the start", end=end)

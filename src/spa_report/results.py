@@ -457,8 +457,10 @@ def _every_seed(runs: Sequence[RunFolder]) -> list[str]:
             ]
             ahead = [after[0] > after[1] for after in rates if None not in after]
             if ahead and arm != "spa":
+                where = f" ({run.name})" if len(runs) > 1 else ""
                 notes.append(
-                    f"SPA has a higher Pass@1 than {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training seeds."
+                    f"SPA has a higher Pass@1 than {arm_name(arm)} in {sum(ahead)} of {len(ahead)} training "
+                    f"seeds{where}."
                 )
     return notes
 
@@ -545,7 +547,9 @@ def describe_progress(runs: Sequence[RunFolder]) -> str:
     for run in runs:
         open_methods = unfinished(run)
         own_failed = failures(run)
-        failed += [f"Failed: {printable(text.splitlines()[0])}" for text in own_failed]
+        failed += [
+            f"Failed: {printable(text.splitlines()[0].removesuffix('.'))}." for text in own_failed
+        ]
         for state in open_methods:
             name = arm_name(state.arm) or run.name
             # A run with a single stage, such as an evaluation, has the same name as the stage.

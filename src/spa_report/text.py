@@ -43,9 +43,11 @@ def _boards(columns: Sequence[tuple[str, dict[str, Any] | None]]) -> str:
             [f"[{text}]" if differs else f" {text} " for text, differs in row]
             for row in board["rows"]
         ]
-        words = " ".join(text for text, _ in board["words"])
+        words = " ".join(f"[{text}]" if differs else text for text, differs in board["words"])
         cut = words if len(words) <= 400 else f"{words[:399]}…"
-        lines = ["".join(row) for row in cells] or [line.strip() for line in cut.splitlines()]
+        lines = ["".join(row) for row in cells]
+        if not cells or any(differs for _, differs in board["words"]):
+            lines += [line.strip() for line in cut.splitlines()]
         width = max(map(len, (title, *lines)))
         blocks.append([text.ljust(width) for text in (title, *lines)])
     # Fill shorter blocks with blank lines, so that all blocks have the same height.

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from spa.errors import DataError, SpaError
+from spa.run.estimate import PLAN
 from spa_report.build import template, write_text
 from spa_report.content import Report, build
 from spa_report.index import (
@@ -205,7 +206,7 @@ class Library:
             for path in (*stage.path.glob("*.json*"), stage.path / "config.yaml")
         ]
         files += [stage.evaluation for run in runs for stage in run.stages]
-        files += [run.path / "summary.json" for run in runs]
+        files += [run.path / name for run in runs for name in ("summary.json", PLAN)]
         # Building a report takes seconds, and pages request it often, so rebuild it only if one of
         # these files has changed.
         stamp = [

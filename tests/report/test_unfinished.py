@@ -18,6 +18,7 @@ from spa_report.progress import in_progress
 from spa_report.reading import open_run
 from spa_report.results import describe_progress
 from spa_report.text import markdown
+from spa_report.viewer import Library
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +156,16 @@ def test_a_comparison_says_which_stage_failed(one_finished: Path, tmp_path: Path
         (tmp_path / "run" / name).symlink_to(one_finished / name)
     methods: dict[str, Any] = {"vanilla": []}
     write_plan(tmp_path / "run", {"workers": 1, "methods": methods})
+    library = Library(tmp_path / "run", caches=tmp_path)
+    before = library.report(["run"])
+    assert before is not None and "Failed" not in before.verdict
     write_failures(tmp_path / "run", ["spa self-play: too few examples\nmore of it"])
     (line,) = list_runs(tmp_path, 0.0)
     assert line.state == "stopped: failed: spa self-play: too few examples"
+    after = library.report(["run"])
+    assert after is not None and after.verdict.startswith("Failed: spa self-play: too few")
     run = open_run(tmp_path / "run")
-    assert describe_progress([run]) == "Failed: spa self-play: too few examples"
+    assert describe_progress([run]) == "Failed: spa self-play: too few examples."
     # The next command begins anew.
     write_plan(tmp_path / "run", {"workers": 1, "methods": methods})
     (line,) = list_runs(tmp_path, 0.0)

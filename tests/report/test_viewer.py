@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -207,7 +206,9 @@ def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Pat
     )
     browser.chmod(0o755)
     words = [sys.executable, "-m", "spa", "view", str(run), "--port", "0"]
-    environment = {**os.environ, "BROWSER": f"{browser} %s"}
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(folder)}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as command_:
         assert command_.stdout is not None
         address = command_.stdout.readline().split()[0]
@@ -218,7 +219,7 @@ def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Pat
     found = re.search('url=([^"]+)', (tmp_path / "page").read_text())
     assert found and found[1] == address and "token=" in address
     assert "token" not in (tmp_path / "words").read_text()
-    assert not list(Path(tempfile.gettempdir()).glob("spa-*/open.html"))
+    assert not list(folder.rglob("open.html"))
 
 
 @pytest.mark.parametrize("host", ["::1", "127.0.0.2"])
