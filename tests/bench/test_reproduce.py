@@ -204,7 +204,7 @@ def test_results_and_page_of_a_table(tmp_path):
     }
     write_page(result, page, notes=notes)
     text = page.read_text()
-    assert f"--scale tiny --seeds 3 --root {tmp_path} --page results.md`" in text
+    assert f"--scale tiny --seeds 3 --root {tmp_path} --page {page}`" in text
     assert "75.0 [75.0, 75.0]" in text and row["command"] in text
     assert "over Sokoban, FrozenLake, Sudoku and seeds" in text and "`vanilla` (plain PPO" in text
     assert (text.count(" Too small. |"), text.count(" Too hard. |")) == (3, 1)

@@ -28,7 +28,9 @@ def write_page(
     command = shlex.join(
         [
             *("spa", "bench", "paper", *names, "--scale", result["scale"], *seeds),
-            *("--root", result["root"], "--page", page.name, *result["overrides"]),
+            *("--root", result["root"], "--page", str(page)),
+            *(word for text in result.get("only", ()) for word in ("--only", text)),
+            *result["overrides"],
         ]
     )
     lines = [

@@ -48,6 +48,7 @@ class Reproduction:
     trainings: Mapping[str, tuple[TrainingRun, ...]]  # experiment id -> one training run per seed
     models: tuple[str, ...]  # models whose state perplexity is measured
     overrides: tuple[str, ...]
+    only: tuple[str, ...] = ()  # texts that choose experiments; none: all
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -114,6 +115,7 @@ def make_plan(
         trainings=trainings,
         models=models,
         overrides=tuple(overrides),
+        only=tuple(only),
     )
 
 
@@ -203,6 +205,7 @@ def results(made: Reproduction, perplexity: Mapping[str, Any]) -> dict[str, Any]
         "seeds": max(map(len, made.trainings.values()), default=0),
         "root": str(made.root),
         "overrides": list(made.overrides),
+        "only": list(made.only),
         "tables": {
             table.name: _table(made, table, seeds_of)
             for table in made.tables
