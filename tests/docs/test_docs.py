@@ -70,6 +70,7 @@ def test_the_menu_has_every_page():
     ("page", "name"),
     [
         ("extending.md", "custom_advantage.py"),
+        ("extending.md", "custom_method.py"),
         ("extending.md", "shaped_reward.py"),
     ],
 )

@@ -66,11 +66,12 @@ def test_the_run_trains_and_records_what_it_did(base, four_steps):
     )
 
 
-def test_trainer_and_sampler_agree_before_anything_is_trained(four_steps):
-    for line in metrics(four_steps)[1:]:
-        if "rollout/mismatch_kl" in line:
-            assert abs(line["rollout/mismatch_kl"]) < 1e-6
-            assert line["rollout/logprob_gap_max"] < 1e-4
+def test_trainer_and_sampler_agree_at_every_step(four_steps):
+    lines = [line for line in metrics(four_steps) if "rollout/mismatch_kl" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert abs(line["rollout/mismatch_kl"]) < 1e-6
+        assert line["rollout/logprob_gap_max"] < 1e-4
 
 
 def test_the_same_seed_gives_the_same_files(base, four_steps, tmp_path):
