@@ -165,7 +165,7 @@ WORLD_MODEL = Group(
             "responses that were scored",
             "count",
             "above 100 for stable shares",
-            "0: no episode used the world-model format (`ctx_manager.mode`)",
+            "absent: no episode used the world-model format (`ctx_manager.mode`)",
         ),
         Metric(
             "wm/format_rate",
@@ -222,8 +222,8 @@ WORLD_MODEL = Group(
 SEARCH = Group(
     title="Written search",
     about=(
-        "The same prefixes, for responses that write a search (`agent_proxy.response_format=search` or `best_first`) "
-        "or a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
+        "The same prefixes except `selfplay/`, for responses that write a search "
+        "(`agent_proxy.response_format=search` or `best_first`) or a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
         "`search/exact`, to 1."
     ),
     prefixes=EPISODE_PREFIXES,
@@ -245,8 +245,8 @@ SEARCH = Group(
         ),
         Metric(
             "search/status",
-            "share of goal, hole and seen marks that are correct; of a derivation, of lines that assign a value if one "
-            "alone fits",
+            "share of moves whose mark (goal, hole, seen or none; in a best-first search also the estimate) is "
+            "correct; of a derivation, of lines that assign a value if one alone fits",
             "0 to 1",
             "near 1",
             "more examples",
@@ -471,8 +471,8 @@ SFT = Group(
         Metric(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
-            "`prediction`, `answer`; in a written search `next` (state to expand), `move`, `status`, `open`, `path`; "
-            "in a derivation also `fact`, `candidate`, `value`; in a best-first search also `place`, `cell`, "
+            "`prediction`, `answer`; in a written search `next` (state to expand), `way` (what a move passes), `move`, "
+            "`status`, `open`, `path`; in a derivation also `fact`, `candidate`, `value`; in a best-first search also `place`, `cell`, "
             "`fact`, `note`, `estimate`; in a format without kinds `word`",
             "0 to 1",
             "rises to 1",
@@ -585,7 +585,7 @@ ROLLOUT = Group(
         ),
         Metric(
             "rollout/old_log_prob",
-            "mean log-prob of sampled tokens under the policy before the update",
+            "mean log-prob of the sampled tokens of `loss_mask` under the policy before the update",
             "nats per token",
             "slowly towards 0",
             "a fast rise is entropy collapse: lower the learning rate",
@@ -631,7 +631,8 @@ ROLLOUT = Group(
 ACTOR = Group(
     title="Actor",
     about=(
-        "Means over the optimizer steps of one PPO step. A policy loss of your own logs each further sum that it "
+        "Over the optimizer steps of one PPO step: losses and gradient norm are means over steps, shares, entropy and "
+        "KL means over tokens, `nonfinite_steps` a sum. A policy loss of your own logs each further sum that it "
         "returns as `actor/NAME`."
     ),
     metrics=(
@@ -731,7 +732,7 @@ CRITIC = Group(
     metrics=(
         Metric(
             "critic/returns/mean",
-            "mean return over sampled tokens",
+            "mean return over the sampled tokens of `loss_mask`",
             "reward",
             "rises",
             "see `score`",

@@ -277,7 +277,7 @@ def compare(
         sweep: mapping from a configuration key to its values. `method` is trained with every
             combination. Stages that a key does not change are shared.
         seeds: number of full pipelines per method.
-        controls: add the baseline in the world-model format and SPA with shuffled next states.
+        controls: add two controls: `vanilla_wm` and `spa_shuffled`, or those of written search.
         method: the method that a sweep trains. Default: spa.
         output_dir: the folder of the comparison.
         overrides: overrides of the configuration, for all methods.

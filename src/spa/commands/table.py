@@ -88,7 +88,7 @@ _OURS: dict[str, Command] = {
     "eval": Command(
         summary="measure Pass@k, or the accuracy of the world model",
         target="spa.commands.evaluate:evaluate",
-        example="spa eval runs/demo --samples 8",
+        example="spa eval runs/demo/spa --samples 8",
         overrides=True,
         resumes=True,
     ),
