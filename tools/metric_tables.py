@@ -223,7 +223,8 @@ SEARCH = Group(
     title="Written search",
     about=(
         "The same prefixes except `selfplay/`, for responses that write a search "
-        "(`agent_proxy.response_format=search` or `best_first`) or a derivation, whose states are cells. Each line is scored by the game. The classes of failure add up, with "
+        "(`agent_proxy.response_format=search` or `best_first`) or a derivation, whose states are "
+        "cells. Each line is scored by the game. The classes of failure add up, with "
         "`search/exact`, to 1."
     ),
     prefixes=EPISODE_PREFIXES,
@@ -472,8 +473,8 @@ SFT = Group(
             "val/teacher_forced/*",
             "share of the parts of this kind that are right, given the true text before them: `observation`, "
             "`prediction`, `answer`; in a written search `next` (state to expand), `way` (what a move passes), `move`, "
-            "`status`, `open`, `path`; in a derivation also `fact`, `candidate`, `value`; in a best-first search also `place`, `cell`, "
-            "`fact`, `note`, `estimate`; in a format without kinds `word`",
+            "`status`, `open`, `path`; in a derivation also `fact`, `candidate`, `value`; in a best-first search also "
+            "`place`, `cell`, `fact`, `note`, `estimate`; in a format without kinds `word`",
             "0 to 1",
             "rises to 1",
             "one that stays low is the bottleneck: write what it depends on next to it",
