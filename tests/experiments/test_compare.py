@@ -21,7 +21,7 @@ from spa.methods import Method
 from spa.run.manifest import Manifest
 from spa.worldmodel.sft_files import read_examples
 from spa_bench.paper.verdicts import mean_curve
-from spa_bench.q_learning.baseline import q_learning
+from spa_bench.q_learning.baseline import comparison_lines, q_learning
 from spa_report.reading import open_run
 from spa_sweeps.budget import budget, learnt_tokens
 from spa_sweeps.compare import (
@@ -71,6 +71,22 @@ def compared(base, tmp_path_factory) -> tuple[Path, dict]:
     root = tmp_path_factory.mktemp("compare") / "run"
     made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
     return root, json.loads(json.dumps(run_small(made)))
+
+
+def test_q_learning_takes_as_many_actions_as_the_trainings(base, compared):
+    root, _ = compared
+    made = methods_compared("base", overrides(base, root), names=[*CONTROLS, "vanilla_format"])
+    (line,) = comparison_lines(made.trainings[made.reference])
+    played = re.fullmatch(
+        r"Tabular Q-learning \(seed 0\) solves ([\d.]+)% of held-out puzzles after ([\d,]+) actions in training "
+        r"puzzles\. After ([\d,]+) tries of each .*",
+        line,
+    )
+    assert played and 0 <= float(played[1]) <= 100
+    steps = max(used.environment_steps for used in budget(made.trainings["spa"][0]).values())
+    assert played[2] == f"{round(steps):,}"
+    again = comparison_lines(made.trainings[made.reference])
+    assert again == [line]
 
 
 def test_every_arm_plays_as_many_episodes_and_the_same_puzzles(compared):
