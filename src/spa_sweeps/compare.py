@@ -279,10 +279,12 @@ def values_tried(
     """
     parsed = [(text, *choices(text)) for text in overrides]
     tried = {key: values for _, key, values in parsed if len(values) > 1}
-    twice = [key for key in tried if sum(key == other for _, other, _ in parsed) > 1]
+    # A later value would replace those of the sweep.
+    order = [(key, len(values) > 1) for _, key, values in parsed]
+    twice = [key for number, (key, _) in enumerate(order) if (key, True) in order[:number]]
     if twice:
         raise ConfigError(
-            f"{twice[0]} is given more than once. Give it one --sweep with all values, such as "
+            f"{twice[0]} is given again after its sweep. Give it one --sweep with all values, such as "
             f"--sweep {twice[0]}=A,B,C."
         )
     if not tried:

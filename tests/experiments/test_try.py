@@ -101,7 +101,7 @@ def test_several_keys_are_every_combination(demo):
 
 
 def test_a_key_is_swept_once():
-    with pytest.raises(ConfigError, match=r"actor\.optim\.lr is given more than once"):
+    with pytest.raises(ConfigError, match=r"actor\.optim\.lr is given again after its sweep"):
         values_tried("tiny", [f"{LR}=1e-4,3e-4", f"{LR}=1e-3"])
 
 

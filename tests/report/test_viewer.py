@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -206,8 +207,7 @@ def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Pat
     )
     browser.chmod(0o755)
     words = [sys.executable, "-m", "spa", "view", str(run), "--port", "0"]
-    folder = tmp_path / "temporary"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # unlike `tmp_path`, its name has no "token"
     environment = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(folder)}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as command_:
         assert command_.stdout is not None
@@ -220,6 +220,7 @@ def test_the_token_is_not_in_the_browsers_command_line(demo: Path, tmp_path: Pat
     assert found and found[1] == address and "token=" in address
     assert "token" not in (tmp_path / "words").read_text()
     assert not list(folder.rglob("open.html"))
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("host", ["::1", "127.0.0.2"])
