@@ -16,6 +16,7 @@ import pytest
 from helpers.killed import SMALLEST
 
 from spa.run.announce import StagePlan, expected_time, plan_lines
+from spa.run.console import set_verbosity
 from spa.run.estimate import TimeLeft, Work, time_left, time_range
 from spa.run.live import StageProgress
 from spa.run.recorder import Recorder
@@ -26,6 +27,11 @@ STEPS = ("trainer.total_training_steps=2", "sft.trainer.total_training_steps=2")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
 ENVIRONMENT.pop("COLUMNS", None)  # rich would take it for the width of the terminal
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture(autouse=True)
+def not_quiet() -> None:
+    set_verbosity()  # a test before may have been quiet
 
 
 def compare(run: Path, *more: str) -> list[str]:
