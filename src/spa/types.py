@@ -119,8 +119,8 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, model: torch.nn.Module, *, version: int) -> None:
-        """Switch to the weights of `model` (a module or a checkpoint folder), and drop all caches
-        computed with the old weights. Later completions carry `version`."""
+        """Switch to the weights of `model`, and drop all caches computed with the old weights.
+        Later completions carry `version`."""
         ...
 
     def forget(self, episode_ids: Sequence[str]) -> None:
