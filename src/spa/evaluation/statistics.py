@@ -96,15 +96,13 @@ def seeds_interval(values: Strata, *, level: float = 0.95) -> Interval:
     # regardless of the number of puzzles.
     means = np.asarray([part.mean() for part in strata])
     mean = float(means.mean())
-    half = _half_width(means, level)
-    return Interval(
-        mean=mean,
-        low=mean - half,
-        high=mean + half,
-        n=sum(map(len, strata)),
-        level=level,
-        over="seeds",
-    )
+    return _over_seeds(mean, _half_width(means, level), strata, level)
+
+
+def _over_seeds(mean: float, half: float, strata: Sequence[Floats], level: float) -> Interval:
+    """The interval over seeds with this half width."""
+    n = sum(map(len, strata))
+    return Interval(mean=mean, low=mean - half, high=mean + half, n=n, level=level, over="seeds")
 
 
 def _half_width(means: Floats, level: float) -> float:
@@ -307,14 +305,7 @@ def iqm_interval(scores: Strata, *, level: float = 0.95) -> Interval:
     runs = np.stack([part[: min(map(len, strata))] for part in strata], axis=1)
     mean = iqm(np.concatenate(strata))
     half = _half_width(_iqm_rows(runs), level) if len(runs) > 1 else math.nan
-    return Interval(
-        mean=mean,
-        low=mean - half,
-        high=mean + half,
-        n=sum(map(len, strata)),
-        level=level,
-        over="seeds",
-    )
+    return _over_seeds(mean, half, strata, level)
 
 
 def probability_of_improvement(first: Strata, second: Strata) -> float:
