@@ -323,8 +323,19 @@ def ends(
 def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
     """Yield charts of memory and load over the elapsed time of each training, for stages that
     recorded them."""
+    # Label, colour and timings of each training.
     trainings = [
-        (method, seed, [stage for stage in method.stages if stage.seed == seed])
+        (
+            method.label if seed is None else f"{method.label}, seed {seed}",
+            method.color,
+            [
+                row
+                for stage in method.stages
+                if stage.seed == seed
+                for row in stage.timings.values()
+                if "unix_time" in row
+            ],
+        )
         for method in methods
         for seed in dict.fromkeys(stage.seed for stage in method.stages)
     ]
@@ -333,17 +344,14 @@ def system_charts(methods: Sequence[RunArm]) -> Iterator[Chart]:
         ("Load", "Processes of the machine that run or wait, mean of a minute.", "perf/load"),
     ):
         series = []
-        for method, seed, stages in trainings:
-            rows = [row for stage in stages for row in stage.timings.values() if "unix_time" in row]
+        for label, color, rows in trainings:
+            begin = min((row["unix_time"] for row in rows), default=0.0)
             points = sorted(
-                ((row["unix_time"] - min(each["unix_time"] for each in rows)) / 60, row[key])
-                for row in rows
-                if key in row
+                ((row["unix_time"] - begin) / 60, row[key]) for row in rows if key in row
             )
             chosen = tuple(points[index] for index in thin(points))
             if chosen:
-                label = method.label if seed is None else f"{method.label}, seed {seed}"
-                series.append(Series(label, chosen, color=method.color))
+                series.append(Series(label, chosen, color=color))
         if series:
             end = max(line.points[-1][0] for line in series)
             yield Chart(title, text, tuple(series), "minutes since the start", end=end)
