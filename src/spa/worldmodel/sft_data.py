@@ -21,7 +21,12 @@ from spa.worldmodel.sequences import (
     spread_evenly,
     training_sequences,
 )
-from spa.worldmodel.sft_files import check_turns, located_examples, read_examples
+from spa.worldmodel.sft_files import (
+    check_turns,
+    located_examples,
+    picture_marks,
+    read_examples,
+)
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +145,7 @@ def _check_pictures(where: str, example: SFTExample, template: ChatTemplate) -> 
             "pictures."
         )
     pictures = len(example.images)
-    marks = sum(message["content"].count(IMAGE) for message in example.prompt)
+    marks = picture_marks(example.prompt)
     if marks != pictures:
         raise DataError(
             f"{where}: {pictures} picture{'s' if pictures > 1 else ''}, but {marks} {IMAGE} "

@@ -82,9 +82,13 @@ def located_examples(
             example = _example(record, prompt, messages[place]["content"], where, index, path)
             if place != trained[-1]:
                 # Pictures of later messages are not in this prompt.
-                marks = sum(message["content"].count(IMAGE) for message in prompt)
-                example = replace(example, images=example.images[:marks])
+                example = replace(example, images=example.images[: picture_marks(prompt)])
             yield where, example
+
+
+def picture_marks(prompt: Sequence[Message]) -> int:
+    """Count the places of pictures in a prompt."""
+    return sum(message["content"].count(IMAGE) for message in prompt)
 
 
 def check_turns(where: str, example: SFTExample) -> None:
