@@ -391,14 +391,22 @@ class WrittenFormat(ResponseFormat):
     """
 
     unsolved: str = "no_goal"
+    reads_puzzle: bool = False  # whether it calls `push_puzzle` or `constraint_problem`
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also add a problem unless `ctx_manager.mode` is `base`."""
+        """Also add a problem unless `ctx_manager.mode` is `base`, and for puzzles in other processes
+        that the format reads."""
         super().check(cfg, problems)
         if cfg.ctx_manager.mode != "base":
             problems.add(
                 "agent_proxy.response_format",
                 f"{self.name} needs ctx_manager.mode=base, because its responses contain no state blocks",
+            )
+        # The processes of environments send plain values alone.
+        if self.reads_puzzle and cfg.es_manager.env_workers > 0:
+            problems.add(
+                "es_manager.env_workers",
+                f"must be 0 with agent_proxy.response_format={self.name}, which reads whole puzzles",
             )
 
     def controls(self) -> tuple[str, ...]:

@@ -232,16 +232,11 @@ class BestFirst(BreadthFirst):
     """Format whose thoughts are, in every turn, a best-first search from the current state."""
 
     name = "best_first"
+    reads_puzzle = True
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also reject environments in other processes, and require prompts that show the grid,
-        because the responses look up walls in it."""
+        """Also require prompts that show the grid, because the responses look up walls in it."""
         super().check(cfg, problems)
-        if cfg.es_manager.env_workers > 0:
-            problems.add(
-                "es_manager.env_workers",
-                f"must be 0 with agent_proxy.response_format={self.name}, which reads whole puzzles",
-            )
         if cfg.state_text == "coords":
             problems.add(
                 "state_text",

@@ -311,17 +311,12 @@ class ConstraintPropagation(WrittenFormat):
     """
 
     name = "constraint_propagation"
+    reads_puzzle = True
     unsolved = "stalled"
 
     def check(self, cfg: Config, problems: Problems) -> None:
-        """Also reject environments in other processes, and search with a learned model, which does
-        not predict the rules."""
+        """Also reject search with a learned model, which does not predict the rules."""
         super().check(cfg, problems)
-        if cfg.es_manager.env_workers > 0:
-            problems.add(
-                "es_manager.env_workers",
-                f"must be 0 with agent_proxy.response_format={self.name}, which reads whole puzzles",
-            )
         if cfg.generate.policy == "search" and cfg.generate.search.dynamics == "model":
             problems.add(
                 "generate.search.dynamics",
