@@ -63,6 +63,12 @@ def translated(hook: str, *arguments: Any) -> list[Any]:
     ]
 
 
+def trackers() -> tuple[str, ...]:
+    """Return the names that `trainer.logger` can list: the console, and the trackers that packages
+    register."""
+    return ("console", *plugins("trackers"))
+
+
 LAST_METHODS = ("paw", "replay")
 """Methods to apply last: PaW scales the weights that other methods set, and replay appends rows
 that are not episodes."""

@@ -16,6 +16,7 @@ from spa.plugins import (
     example_sources,
     plugins,
     response_formats,
+    trackers,
 )
 
 # The following names repeat tables of other modules, which this module must not import:
@@ -381,12 +382,11 @@ def _check_single_turns(cfg: Config, problems: Problems) -> None:
 
 
 def _check_trackers(cfg: Config, problems: Problems) -> None:
-    known = ("console", *plugins("trackers"))
     for name in cfg.trainer.logger:
-        if name not in known:
+        if name not in trackers():
             problems.add(
                 "trainer.logger",
-                f"must be a list of {', '.join(known)}, got {name!r}; {nearest(name, known)}",
+                f"must be a list of {', '.join(trackers())}, got {name!r}; {nearest(name, trackers())}",
             )
 
 

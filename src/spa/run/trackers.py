@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spa.config.schema import Config, to_plain
 from spa.envs.limits import EnvFault, boundary
 from spa.errors import ConfigError
-from spa.plugins import load_plugin, plugins
+from spa.plugins import load_plugin, trackers
 from spa.run.progress import ProgressLine
 from spa.run.recorder import OpenTrackers, Sink
 
@@ -39,12 +39,6 @@ SHOWN = (
     ("throughput", "tokens/s", "{:,.0f}"),
 )
 """The metrics to show during a run, in order."""
-
-
-def trackers() -> tuple[str, ...]:
-    """Return the names that `trainer.logger` can list: the console, and the trackers that packages
-    register."""
-    return ("console", *plugins("trackers"))
 
 
 def trackers_of(cfg: Config) -> OpenTrackers:
