@@ -37,3 +37,16 @@ def test_written_search_is_drawn_from_the_committed_data(tmp_path: Path, monkeyp
     assert points[1] == 1.0
     # 20 steps of 64 episodes with 39 tokens each.
     assert round(curves["over_tokens"]("random_format_1600", (0, 1, 2))[-1][0]) == 50
+
+
+def test_success_over_moves_is_drawn_from_the_committed_data(tmp_path: Path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(ROOT)
+    curve = runpy.run_path(str(ROOT / "tools" / "knowledge_curve.py"))
+    drawn = tmp_path / "knowledge.svg"
+    assert curve["main"](["--output", str(drawn)]) == 0
+    committed = ROOT / "docs" / "images" / "knowledge.svg"
+    assert drawn.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8")
+    least, *_, most = curve["checkpoints"]()
+    # Of 128 puzzles, 9 and 122.
+    assert [sum(one["search"] for one in found["puzzles"]) for found in (least, most)] == [9, 122]
