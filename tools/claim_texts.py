@@ -1444,6 +1444,20 @@ def hidden_lake() -> Iterator[Claim]:
     )
 
 
+def written_derivation() -> Iterator[Claim]:
+    """SmolLM2 on Sudoku, by rules that the program supplies."""
+    name = "smol_sudoku_propagation-supplied_rules-none-1-1"
+    steps = read_lines("learned-world", f"{name}.jsonl")
+    trained = figure(sum(step["train/examples"] for step in steps))
+    (tag,) = load(f"learned-world/{name}-greedy.json")["tags"].values()
+    look = percent(board("sudoku-6-to-8-clues")["look_ahead"]["mean"])
+    yield (
+        "docs/results-smollm2.md",
+        f"supplies wins {cell(tag['pass@1'])} after {trained} examples ([0095]",
+    )
+    yield "docs/results-smollm2.md", f"one-step look-ahead {look} |"
+
+
 def imitators(board: str) -> dict[str, float]:
     """Puzzle -> success of the network on right actions, the mean of its trainings."""
     found = load("learned-world/right-actions-network.json")[board]
@@ -1620,4 +1634,5 @@ def every_claim() -> list[Claim]:
         *hidden_lake(),
         *opened_hidden_lake(),
         *knowledge(),
+        *written_derivation(),
     ]
