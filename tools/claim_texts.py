@@ -1410,7 +1410,7 @@ def hidden_lake() -> Iterator[Claim]:
                 f"moves of another world (seed {figure(seed)}) | {examples(f'moves-1-{seed}')} random moves there, "
                 f"{examples(f'search_paths_model-1-1-{seed}')} searches of its own predictions",
             )
-            for seed in (1, 3)
+            for seed in (1, 2, 3)
         ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
@@ -1423,7 +1423,7 @@ def hidden_lake() -> Iterator[Claim]:
                 f"learned-world/{run}-search_paths_model-{world}-1-{seed}-sampled"
             )
         }
-        for world, seeds in (("true", (1, 2)), ("1", (1, 3)))
+        for world, seeds in (("true", (1, 2)), ("1", (1, 2, 3)))
         for seed in seeds
     }
     # The trainings of a row differ less than samples of puzzles do, so the intervals are over puzzles.
@@ -1435,12 +1435,16 @@ def hidden_lake() -> Iterator[Claim]:
         for wanted in ("true", "1")
     )
     lead = difference(own, control)
-    one, other = (percent(fmean(trained["1", seed].values())) for seed in (1, 3))
+    one, two, three = (percent(fmean(trained["1", seed].values())) for seed in (1, 2, 3))
     mean = asdict(rate_interval([[*control.values()]], seed=0))
     yield (
         PAGE,
-        f"wins {one} and {other} %, {percent(mean['mean'])} % {bracket(mean, 1)} on\n  average, "
-        f"{percent(lead['mean'], 0)} points {bracket(lead)} less (two trainings each,",
+        f"It wins {one}, {two} and {three} %, {percent(mean['mean'])} % {bracket(mean, 1)} on\n  average, "
+        f"{percent(lead['mean'], 0)} points {bracket(lead)} less than two trainings on moves of this one",
+    )
+    yield (
+        "README.md",
+        f"with moves of another world {percent(mean['mean'])} % of development puzzles",
     )
 
 
@@ -1521,6 +1525,16 @@ def opened_hidden_lake() -> Iterator[Claim]:
         f"On the {count} puzzles of the\n  evaluation set, SmolLM2 wins {percent(shares['sampled']['mean'])} % "
         f"with a search that it writes itself (three trainings), the network {percent(success)} %.",
     )
+    yield (
+        "README.md",
+        f"{percent(shares['sampled']['mean'])} % {bracket(shares['sampled'], 1)} of the evaluation set (",
+    )
+    yield "README.md", f"a network on right actions wins {percent(success)} % of the set"
+    yield (
+        "README.md",
+        f"that it writes itself, SmolLM2 wins {percent(shares['sampled']['mean'])} % of {count} other puzzles, "
+        f"the network {percent(success)} %",
+    )
     policy = "elimination_kept_over_16_episodes"
     success = reference["success"][policy]["mean"]
     learner = {
@@ -1533,6 +1547,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
         f"over {figure(16)} episodes\n  wins {percent(success)} % of them, "
         f"{percent(lead['mean'])} points {bracket(lead, 1)} less",
     )
+    yield "README.md", f"a learner over {figure(16)} episodes {percent(success)} %"
 
 
 FINDINGS = (
