@@ -22,25 +22,27 @@ from spa_bench.reference.labels import (
     player_success,
 )
 
-found = {}
+envs = {}
+hashes = {}
 for name in ("hidden-lake-4x4", "hidden-lake-4x4-eval-set"):
-    board = BOARDS[name]
-    env = make_env(board.env_type, board.options)
-    hashes = []
-    for seed in board.seeds:
-        env.reset(seed=seed)
-        hashes.append(puzzle_hash(env))
-    trainings = {}
-    for training in (1, 2, 3):
-        states = label_all_states(env, LABELS, seed=training, held_out=hashes)
-        play = centred_network(states, hidden=CENTRED_HIDDEN, seed=training, players="ABCDE")
+    envs[name] = make_env(BOARDS[name].env_type, BOARDS[name].options)
+    hashes[name] = []
+    for seed in BOARDS[name].seeds:
+        envs[name].reset(seed=seed)
+        hashes[name].append(puzzle_hash(envs[name]))
+found = {name: {"puzzle_hashes": hashes[name], "trainings": {}} for name in envs}
+held_out = [each for board in hashes.values() for each in board]
+for training in (1, 2, 3):
+    # The boards have the same game, so that either makes the examples.
+    states = label_all_states(envs["hidden-lake-4x4"], LABELS, seed=training, held_out=held_out)
+    play = centred_network(states, hidden=CENTRED_HIDDEN, seed=training, players="ABCDE")
+    for name, env in envs.items():
         wins = []
-        for seed in board.seeds:
+        for seed in BOARDS[name].seeds:
             env.reset(seed=seed)
-            wins.append(int(player_success(env, play, board.cap, repeat=False)))
-        trainings[training] = {"states": len(states), "wins": wins}
+            wins.append(int(player_success(env, play, BOARDS[name].cap, repeat=False)))
+        found[name]["trainings"][training] = {"states": len(states), "wins": wins}
         print(
             f"{name} {training}: {sum(wins) / len(wins):.1%} from {len(states)} states", flush=True
         )
-    found[name] = {"puzzle_hashes": hashes, "trainings": trainings}
 Path(sys.argv[1]).write_text(json.dumps(found) + "\n", encoding="utf-8")

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from results import RESULTS, read, read_lines, records
+from knowledge_curve import imitators
+from results import RESULTS, read, read_lines, records, reference_success
 from search_curves import ARMS, over_distance
 
 from spa.evaluation.passk import pass_at_k
@@ -1123,7 +1124,7 @@ def leaderboard() -> Iterator[Claim]:
 
 def reference() -> Iterator[Claim]:
     """The reference policies on the lakes of the tables."""
-    boards = [board(f"lake-{size}x{size}") for size in (3, 4, 5)]
+    boards = [reference_success(f"lake-{size}x{size}") for size in (3, 4, 5)]
     for policy, label in (
         ("random", "| random actions | nothing"),
         ("walk", "holes ignored | the prompt"),
@@ -1182,7 +1183,7 @@ def reference() -> Iterator[Claim]:
     )
     table, network = "counted_table_search", "network_30_epochs_8_symmetries"
     strongest = "network_centred_all_states_no_repeats"
-    rooms = board("sokoban-6x6")
+    rooms = reference_success("sokoban-6x6")
     walk, look = (percent(rooms[policy]["mean"]) for policy in ("walk", "look_ahead"))
     yield PAGE, f"wins {walk} % of such rooms, and a one-step look-ahead {look} %"
     yield PAGE, f"no more than random actions ({small['random']} %)"
@@ -1231,7 +1232,7 @@ def reference() -> Iterator[Claim]:
 
 def sokoban_reference() -> Iterator[Claim]:
     """The reference policies on Sokoban."""
-    boards = [board("sokoban-6x6"), board("sokoban-6x6-hard")]
+    boards = [reference_success("sokoban-6x6"), reference_success("sokoban-6x6-hard")]
     for policy, text in (
         ("random", "| random actions | nothing"),
         ("walk", "walls ignored | the prompt"),
@@ -1318,7 +1319,7 @@ def hidden_lake() -> Iterator[Claim]:
 
     labels = examples("actions_only-none-1-1")
     searches = examples("search_marked_model-true-1-1")
-    known = board("hidden-lake-4x4")
+    known = reference_success("hidden-lake-4x4")
     for policy, text in (
         ("random", "random actions | nothing"),
         ("ordinary_plan", "the ordinary lake | nothing"),
@@ -1454,19 +1455,14 @@ def written_derivation() -> Iterator[Claim]:
     steps = read_lines("learned-world", f"{name}.jsonl")
     trained = figure(sum(step["train/examples"] for step in steps))
     (tag,) = load(f"learned-world/{name}-greedy.json")["tags"].values()
-    look = percent(board("sudoku-6-to-8-clues")["look_ahead"]["mean"])
+    known = reference_success("sudoku-6-to-8-clues")
+    look = percent(known["look_ahead"]["mean"])
     yield (
         "docs/results-smollm2.md",
         f"supplies wins {cell(tag['pass@1'])} after {trained} examples ([0095]",
     )
-    yield "docs/results-smollm2.md", f"one-step look-ahead {look} |"
-
-
-def imitators(board: str) -> dict[str, float]:
-    """Puzzle -> success of the network on right actions, the mean of its trainings."""
-    found = load("learned-world/right-actions-network.json")[board]
-    wins = [training["wins"] for training in found["trainings"].values()]
-    return dict(zip(found["puzzle_hashes"], map(fmean, zip(*wins, strict=True)), strict=True))
+    rules = percent(known["single_candidate"]["mean"])
+    yield "docs/results-smollm2.md", f"one-step look-ahead {look}, single candidates {rules} |"
 
 
 def knowledge() -> Iterator[Claim]:
@@ -1569,12 +1565,6 @@ FINDINGS = (
 )
 """The paper's claims: text, board, and the method that should win more than the other. Those that "remove the gain"
 claim that it does not."""
-
-
-def board(name: str) -> dict[str, dict[str, float]]:
-    """Reference policy -> its success on a board."""
-    path = RESULTS / "reference" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["success"]
 
 
 def results() -> Iterator[Claim]:

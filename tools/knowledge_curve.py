@@ -4,14 +4,13 @@ python tools/knowledge_curve.py             # benchmarks/results/learned-world.p
 """
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from results import RESULTS, read, records
+from results import read, records, reference_success
 
 from spa.evaluation.statistics import rate_interval
 from spa_report.charts import Chart, Series
@@ -53,8 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     for label, runs in WRITTEN.items():
         lines.append(Series(label, tuple(sorted(map(written, runs))), color=len(lines)))
     for label, rate in (
-        ("network on right actions, no moves", imitation()),
-        ("random actions", random_play()),
+        ("network on right actions, no moves", fmean(imitators(BOARD).values())),
+        ("random actions", reference_success(BOARD)["random"]["mean"]),
     ):
         lines.append(Series(label, ((0, rate), (100, rate)), color=len(lines)))
     chart = Chart(
@@ -89,16 +88,11 @@ def written(run: str) -> tuple[float, float]:
     return 100 * right, tag["pass@1"]["mean"]
 
 
-def imitation() -> float:
-    """The mean success of the networks on right actions, which learn no moves."""
-    found = read(QUESTION, "right-actions-network.json")[BOARD]["trainings"].values()
-    return fmean(fmean(training["wins"]) for training in found)
-
-
-def random_play() -> float:
-    """The success of random actions."""
-    path = RESULTS / "reference" / f"{BOARD}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["success"]["random"]["mean"]
+def imitators(name: str) -> dict[str, float]:
+    """Puzzle of a board -> success of the network on right actions, the mean of its trainings."""
+    found = read(QUESTION, "right-actions-network.json")[name]
+    wins = [training["wins"] for training in found["trainings"].values()]
+    return dict(zip(found["puzzle_hashes"], map(fmean, zip(*wins, strict=True)), strict=True))
 
 
 if __name__ == "__main__":

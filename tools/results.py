@@ -43,6 +43,12 @@ def records(question: str) -> dict[str, list[str]]:
     return found
 
 
+def reference_success(name: str) -> dict[str, dict[str, float]]:
+    """Reference policy -> its success on a board."""
+    path = RESULTS / "reference" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["success"]
+
+
 def texts(path: Path) -> Iterator[str]:
     """The records of a JSON or JSONL file, without white space between their parts."""
     text = path.read_text(encoding="utf-8")
