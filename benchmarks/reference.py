@@ -26,8 +26,13 @@ from spa.evaluation.statistics import rate_interval
 from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream, stream_seed
 from spa_bench.reference.hidden_lake import (
+    CountedLake,
+    InferredLake,
+    Lead,
     all_worlds,
     believed_plan,
+    count_landings,
+    count_neighbours,
     elimination_episode,
     learn_world,
 )
@@ -176,7 +181,15 @@ def factored_counts_search(
 ) -> NextAction:
     """Learn a HiddenDynamicsLake from random moves and plan with what was learned."""
     assert isinstance(env, HiddenDynamicsLake)
-    return believed_plan(learn_world(env, moves, seed=sample))
+    return believed_plan(InferredLake(env.size, learn_world(env, moves, seed=sample)))
+
+
+def counted_search(
+    learn: Callable[..., Lead], moves: int, env: TextEnv, held_out: Collection[str], sample: int
+) -> NextAction:
+    """Count the moves of a HiddenDynamicsLake without knowing its structure, and plan with them."""
+    assert isinstance(env, HiddenDynamicsLake)
+    return believed_plan(CountedLake(env.size, learn(env, moves, seed=sample)))
 
 
 def counted_rules_search(
@@ -199,6 +212,15 @@ LEARNERS: dict[str, dict[str, Learner]] = {
     "hidden_dynamics_lake": {
         f"factored_counts_search_{moves}_moves": partial(factored_counts_search, moves)
         for moves in (20, 40, 80, 160, 2400)
+    }
+    | {
+        f"counted_landings_search_{moves}_moves": partial(counted_search, count_landings, moves)
+        for moves in (320, 640, 1280, 2400)
+    }
+    # 8,552 is the number of actions of a training's random play.
+    | {
+        f"counted_neighbours_search_{moves}_moves": partial(counted_search, count_neighbours, moves)
+        for moves in (2400, 8552)
     },
     "sokoban": {
         f"counted_rules_search_{moves}_moves": partial(counted_rules_search, moves)

@@ -1,10 +1,10 @@
-"""Train the network of `reference.py` that imitates right actions three times on the hidden lake, each
-time on all states of other puzzles, and play the board's puzzles. It takes no action twice in a state.
+"""Train the network of `reference.py` that imitates right actions on the hidden lake, each time on all
+states of other puzzles, and play the board's puzzles. It takes no action twice in a state.
 
     python benchmarks/right_actions.py OUTPUT
 
-OUTPUT is a JSON file. For the development puzzles and those of the evaluation set it has, for each
-training, the number of states and 1 for each puzzle won.
+OUTPUT is a JSON file. For the development puzzles and those of the evaluation set it has, by the number
+of puzzles that a training learns from and the training's seed, the number of states and 1 for each puzzle won.
 """
 
 import json
@@ -30,19 +30,26 @@ for name in ("hidden-lake-4x4", "hidden-lake-4x4-eval-set"):
     for seed in BOARDS[name].seeds:
         envs[name].reset(seed=seed)
         hashes[name].append(puzzle_hash(envs[name]))
+TRAININGS = {LABELS: (1, 2, 3), 4 * LABELS: (1, 2, 3), 16 * LABELS: (1,)}
+"""Number of puzzles -> the seeds of the trainings."""
+
 found = {name: {"puzzle_hashes": hashes[name], "trainings": {}} for name in envs}
 held_out = [each for board in hashes.values() for each in board]
-for training in (1, 2, 3):
+for puzzles, training in [
+    (puzzles, each) for puzzles, seeds in TRAININGS.items() for each in seeds
+]:
     # The boards have the same game, so that either makes the examples.
-    states = label_all_states(envs["hidden-lake-4x4"], LABELS, seed=training, held_out=held_out)
+    states = label_all_states(envs["hidden-lake-4x4"], puzzles, seed=training, held_out=held_out)
     play = centred_network(states, hidden=CENTRED_HIDDEN, seed=training, players="ABCDE")
     for name, env in envs.items():
         wins = []
         for seed in BOARDS[name].seeds:
             env.reset(seed=seed)
             wins.append(int(player_success(env, play, BOARDS[name].cap, repeat=False)))
-        found[name]["trainings"][training] = {"states": len(states), "wins": wins}
+        of_size = found[name]["trainings"].setdefault(puzzles, {})
+        of_size[training] = {"states": len(states), "wins": wins}
         print(
-            f"{name} {training}: {sum(wins) / len(wins):.1%} from {len(states)} states", flush=True
+            f"{name} {puzzles} {training}: {sum(wins) / len(wins):.1%} from {len(states)} states",
+            flush=True,
         )
 Path(sys.argv[1]).write_text(json.dumps(found) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Success over the accuracy of single moves, from committed data, on the lake whose rules no prompt tells.
+"""Success over the accuracy of single moves, from committed data, on the hidden lake.
 
 python tools/knowledge_curve.py             # benchmarks/results/learned-world.parquet -> an SVG in docs/images
 """
@@ -88,10 +88,11 @@ def written(run: str) -> tuple[float, float]:
     return 100 * right, tag["pass@1"]["mean"]
 
 
-def imitators(name: str) -> dict[str, float]:
-    """Puzzle of a board -> success of the network on right actions, the mean of its trainings."""
+def imitators(name: str, learned: int = 1600) -> dict[str, float]:
+    """Puzzle of a board -> success of the network on right actions of `learned` puzzles, the mean of its
+    trainings."""
     found = read(QUESTION, "right-actions-network.json")[name]
-    wins = [training["wins"] for training in found["trainings"].values()]
+    wins = [training["wins"] for training in found["trainings"][str(learned)].values()]
     return dict(zip(found["puzzle_hashes"], map(fmean, zip(*wins, strict=True)), strict=True))
 
 

@@ -5,9 +5,13 @@ from spa.envs.reference import policy_success, reference_success, walk
 from spa.rollout.loop import puzzle_hash
 from spa_bench.reference.hidden_lake import (
     PUSHES,
+    CountedLake,
+    InferredLake,
     World,
     all_worlds,
     believed_plan,
+    count_landings,
+    count_neighbours,
     elimination_episode,
     learn_world,
 )
@@ -154,7 +158,7 @@ def test_factored_counts_learn_the_nine_facts_of_a_hidden_lake():
         env = HiddenDynamicsLake(world=world)
         learned = learn_world(env, 160, seed=1)
         assert (learned.turns, learned.pushes) == world_of(world)
-        play = believed_plan(learned)
+        play = believed_plan(InferredLake(env.size, learned))
         for seed in range(20):
             env.reset(seed=seed)
             assert policy_success(env, play, env.optimal_steps(), np.random.default_rng(seed))
@@ -167,10 +171,44 @@ def test_believed_plans_know_nothing_but_what_was_counted():
     wins = 0
     for seed in range(40):
         env.reset(seed=seed)
-        wins += policy_success(env, believed_plan(wrong), 6, np.random.default_rng(seed))
+        play = believed_plan(InferredLake(env.size, wrong))
+        wins += policy_success(env, play, 6, np.random.default_rng(seed))
     assert wins < 8
     few = [learn_world(env, 5, seed=seed) for seed in range(10)]
     assert all((one.turns, one.pushes) != world_of(0) for one in few)
+
+
+def test_counted_moves_of_a_hidden_lake_improve_with_their_number():
+    env = HiddenDynamicsLake(min_moves=3)
+    for learn, few, many in ((count_landings, 40, 2000), (count_neighbours, 200, 8000)):
+        wins = {}
+        right = {}
+        for moves in (few, many):
+            lead = learn(env, moves, seed=1)
+            play = believed_plan(CountedLake(env.size, lead))
+            wins[moves] = right[moves] = 0
+            for seed in range(40):
+                env.reset(seed=seed)
+                pairs = [
+                    (action, cell)
+                    for action in range(4)
+                    for cell in range(16)
+                    if cell not in env.lake.holes and cell != env.lake.goal
+                ]
+                right[moves] += np.mean(
+                    [lead(env, *pair) == env._leads[pair[0]][pair[1]] for pair in pairs]
+                )
+                wins[moves] += policy_success(env, play, 6, np.random.default_rng(seed))
+        assert right[few] < 0.7 * 40 and right[many] > 0.95 * 40, (learn, right)
+        assert wins[few] < 20 and wins[many] > 34, (learn, wins)
+
+
+def test_what_was_never_counted_changes_nothing():
+    env = HiddenDynamicsLake()
+    env.reset(seed=0)
+    for learn in (count_landings, count_neighbours):
+        lead = learn(env, 0, seed=0)
+        assert all(lead(env, action, cell) == cell for action in range(4) for cell in range(16))
 
 
 def test_moves_around_walls_are_those_of_sokoban():

@@ -1,11 +1,12 @@
-"""Learners of a HiddenDynamicsLake that know the structure described in the prompt: every action
-has a direction, and every letter has a push or none."""
+"""Learners of a HiddenDynamicsLake. Some know the structure described in the prompt: every action
+has a direction, and every letter has a push or none. Others only count."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from spa.seeds import stream
 from spa_bench.reference.puzzles import random_moves
 from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
 
+K = TypeVar("K")
 PUSHES = (*range(len(TURNS)), None)
 """Possible pushes of a letter: an index into `TURNS`, or None for no push."""
 TURN_ACTIONS = 2
@@ -40,6 +42,21 @@ class InferredLake(HiddenDynamicsLake):
     def __init__(self, size: int, world: World) -> None:
         super().__init__(size=size)
         self._effects, self._pushes = world.turns, world.pushes
+
+
+Lead = Callable[[HiddenDynamicsLake, int, int], int]
+"""(lake, index of an action, the player's cell) -> the cell after the action."""
+
+
+class CountedLake(HiddenDynamicsLake):
+    """A lake with the moves that a learner has counted."""
+
+    def __init__(self, size: int, lead: Lead) -> None:
+        super().__init__(size=size)
+        self._effects, self._counted = tuple(range(len(TURNS))), lead
+
+    def _lead(self, turn: int, cell: int) -> int:
+        return self._counted(self, turn, cell)
 
 
 def learn_world(env: HiddenDynamicsLake, count: int, *, seed: int) -> World:
@@ -88,36 +105,110 @@ def _most_explained(
     return max(ranked, key=lambda entry: entry[:2])[2]
 
 
-def believed_plan(world: World) -> NextAction:
-    """Build a policy that plans in the inferred world by breadth-first search, and replans after
-    every action.
+def count_landings(env: HiddenDynamicsLake, count: int, *, seed: int) -> Lead:
+    """Count, in `count` random moves that name the cell from which a letter pushes, where each action
+    lands from each cell, and where each letter leads from each cell. Returns the most frequent
+    results. A pair that was never seen changes nothing."""
+    rng = stream(seed, "landings/moves")
+    landings = defaultdict[tuple[int, int], Counter[int]](Counter)
+    pushes = defaultdict[tuple[int, str], Counter[int]](Counter)
+    played = random_moves(env, count, rng, seed=seed, purpose="landings", look=lambda: env.player)
+    for before, name in played:
+        row, col = divmod(before, env.size)
+        way = env.way(f"{row}{col}", name)
+        landed = int(way[0]) * env.size + int(way[1]) if way else env.player
+        landings[env.action_names().index(name), before][landed] += 1
+        if landed != before and landed != env.lake.goal and landed not in env.lake.holes:
+            pushes[landed, env.letters[landed]][env.player] += 1
+    lands, leads = _most_frequent(landings), _most_frequent(pushes)
 
-    It follows a shortest path. If there is none, it takes an action that does not end in a hole of
-    the inferred world. It returns None in other games.
+    def lead(lake: HiddenDynamicsLake, action: int, cell: int) -> int:
+        landed = lands.get((action, cell), cell)
+        if landed == cell or landed == lake.lake.goal or landed in lake.lake.holes:
+            return landed
+        return leads.get((landed, lake.letters[landed]), landed)
+
+    return lead
+
+
+def count_neighbours(env: HiddenDynamicsLake, count: int, *, seed: int) -> Lead:
+    """Count, in `count` random moves, where each action leads from each cell by the content of one
+    neighbouring cell. For each action, it is the neighbour with which the other moves predict most
+    moves. A pair that was never seen changes nothing."""
+    rng = stream(seed, "neighbours/moves")
+    counts = defaultdict[tuple[int, int, int, str], Counter[int]](Counter)
+    played = random_moves(
+        env,
+        count,
+        rng,
+        seed=seed,
+        purpose="neighbours",
+        look=lambda: (env.player, [_beside(env, env.player, turn) for turn in range(len(TURNS))]),
+    )
+    for (before, beside), name in played:
+        for turn, content in enumerate(beside):
+            counts[env.action_names().index(name), turn, before, content][env.player] += 1
+    right = Counter[tuple[int, int]]()
+    for (action, turn, _, _), after in counts.items():
+        for cell, seen in after.items():
+            others = after - Counter([cell])
+            if others and others.most_common(1)[0][0] == cell:
+                right[action, turn] += seen
+    looks = [
+        max(range(len(TURNS)), key=lambda turn: right[action, turn]) for action in range(len(TURNS))
+    ]
+    leads = _most_frequent(counts)
+
+    def lead(lake: HiddenDynamicsLake, action: int, cell: int) -> int:
+        turn = looks[action]
+        return leads.get((action, turn, cell, _beside(lake, cell, turn)), cell)
+
+    return lead
+
+
+def _beside(lake: HiddenDynamicsLake, cell: int, turn: int) -> str:
+    """Return what the prompt shows in the next cell in a direction: a letter, the goal, a hole or the
+    border."""
+    beside = moves(lake.size, TURNS[turn])[cell]
+    if beside == cell:
+        return "border"
+    if beside == lake.lake.goal:
+        return "goal"
+    return "hole" if beside in lake.lake.holes else lake.letters[beside]
+
+
+def _most_frequent(counts: Mapping[K, Counter[int]]) -> dict[K, int]:
+    return {key: found.most_common(1)[0][0] for key, found in counts.items()}
+
+
+def believed_plan(believed: HiddenDynamicsLake) -> NextAction:
+    """Build a policy that plans in the lake that a learner believes in by breadth-first search, and
+    replans after every action.
+
+    It follows a shortest path. If there is none, it takes an action that it does not expect to end in
+    a hole. It returns None in other games.
     """
+
+    @lru_cache(maxsize=100_000)
+    def best(board: str) -> tuple[str, ...]:
+        believed.reset(seed=0, options={"board": board})
+        path = believed.expert_actions(1)
+        if path:
+            return path
+        safe = list[str]()
+        for name in believed.action_names():
+            believed.reset(seed=0, options={"board": board})
+            if not checked_step(believed.step(name))[1]:
+                safe.append(name)
+        return tuple(safe) or believed.action_names()
 
     def play(env: TextEnv, rng: Any) -> str | None:
         if not isinstance(env, HiddenDynamicsLake):
             return None
-        names = _believed_moves(env.size, world, env.state_text("grid"))
+        names = best(env.state_text("grid"))
         return names[int(rng.integers(len(names)))]
 
     return play
-
-
-@lru_cache(maxsize=100_000)
-def _believed_moves(size: int, world: World, board: str) -> tuple[str, ...]:
-    believed = InferredLake(size, world)
-    believed.reset(seed=0, options={"board": board})
-    path = believed.expert_actions(1)
-    if path:
-        return path
-    safe = list[str]()
-    for name in believed.action_names():
-        believed.reset(seed=0, options={"board": board})
-        if not checked_step(believed.step(name))[1]:
-            safe.append(name)
-    return tuple(safe) or believed.action_names()
 
 
 @dataclass(frozen=True, slots=True)
