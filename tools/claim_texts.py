@@ -1310,7 +1310,7 @@ def q_learning() -> Iterator[Claim]:
 
 
 def hidden_lake() -> Iterator[Claim]:
-    """Policies and SmolLM2 on the lake whose rules no prompt tells."""
+    """Policies and SmolLM2 on the hidden lake."""
     run = "smol_hidden_lake"
 
     def examples(name: str) -> str:
@@ -1327,7 +1327,7 @@ def hidden_lake() -> Iterator[Claim]:
         ("elimination_no_action_as_named", "no action does what its name says | the same"),
         (
             "elimination_kept_over_16_episodes",
-            f"keeps what it saw over {figure(16)} episodes | {figure(16)} episodes",
+            f"keeps what it saw over {figure(16)} episodes, their mean | {figure(16)} episodes",
         ),
         ("nearest_neighbour", f"{labels} right actions"),
         ("network_centred_all_states", f"all best actions of all states of {labels} puzzles"),
@@ -1344,10 +1344,20 @@ def hidden_lake() -> Iterator[Claim]:
             "factored_counts_search_40_moves",
             f"{figure(40)} random moves; they know which facts there are",
         ),
+        (
+            "counted_landings_search_320_moves",
+            f"cell | {figure(320)} random moves that name the landing",
+        ),
+        *(
+            (f"counted_landings_search_{moves}_moves", f"the same | {figure(moves)} random moves")
+            for moves in (640, 2400)
+        ),
+        ("counted_neighbours_search_2400_moves", f"action) → cell | {figure(2400)} random moves"),
+        ("counted_neighbours_search_8552_moves", f"the same | {figure(8552)} random moves"),
     ):
         yield PAGE, f"{text} | {cell(known[policy])} |"
     network = percent(known["network_centred_all_states_no_repeats"]["mean"])
-    yield PAGE, f"a network wins {network} % without a world"
+    yield PAGE, f"A network\n  wins {network} % without a world."
     outside = {
         name: load(f"learned-world/plan-outside-{name}-2.json")
         for name in ("true", "1", "without_way")
@@ -1370,14 +1380,12 @@ def hidden_lake() -> Iterator[Claim]:
         PAGE,
         f"wins {true} % of {count} development puzzles, with those of another world {other} %.",
     )
-    yield PAGE, f"A network that imitates right actions wins {network} %."
     for page in (PAGE, "README.md"):
         yield page, f"a letter pushes it; without it, {without} %."
     yield (
         "README.md",
         f"wins {true} % of {count} development puzzles, with those of another world {other} %",
     )
-    yield "README.md", f"A network on right actions, labelled by a solver, wins {network} %."
     yield (
         "README.md",
         f"{true} %; with moves of another world {other} %, without the cell on the way {without} %",
@@ -1385,10 +1393,12 @@ def hidden_lake() -> Iterator[Claim]:
     counters = percent(known["factored_counts_search_80_moves"]["mean"])
     yield (
         "README.md",
-        f"on right actions wins {network} %, nine counters with search {counters} from {figure(80)} moves",
+        f"{labels} puzzles wins {network} %, nine counters with search {counters} from {figure(80)} moves",
     )
     right = percent(outside["without_way"]["state_right"])
     yield PAGE, f"Without it, {right} % of the predicted cells"
+    played = load("learned-world/q-learning-smol_hidden_lake.json")
+    yield PAGE, f"about {figure(2400)} of {figure(played['steps'])} actions, and is then"
     reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
     policies = figure(reference["puzzles"])
     yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
@@ -1440,8 +1450,20 @@ def hidden_lake() -> Iterator[Claim]:
     mean = asdict(rate_interval([[*control.values()]], seed=0))
     yield (
         PAGE,
-        f"It wins {one}, {two} and {three} %, {percent(mean['mean'])} % {bracket(mean, 1)} on\n  average, "
+        f"the model wins {one}, {two} and {three} %, {percent(mean['mean'])} % {bracket(mean, 1)} on\n  average, "
         f"{percent(lead['mean'], 0)} points {bracket(lead)} less than two trainings on moves of this one",
+    )
+    searches = list[Any]()
+    for seed in (1, 2, 3):
+        (found,) = load(f"learned-world/{run}-search_paths_model-1-1-{seed}-sampled.json")[
+            "tags"
+        ].values()
+        searches.append(found)
+    failed = percent(fmean(found["search/wrong_move"] for found in searches), 0)
+    one, two, three = (percent(found["cut_off"]) for found in searches)
+    yield (
+        PAGE,
+        f"{failed} % of its searches first fail at a wrong move, and {one}, {two} and {three} % of the\n  responses",
     )
     yield (
         "README.md",
@@ -1488,6 +1510,12 @@ def knowledge() -> Iterator[Claim]:
     yield PAGE, f"{rises}, {falls}"
 
 
+def counted(reference: Mapping[str, Any], policy: str) -> dict[str, float]:
+    """Puzzle of a board -> success of a reference policy."""
+    shares = [won / reference["samples"] for won in reference["wins"][policy]]
+    return dict(zip(reference["puzzle_hashes"], shares, strict=True))
+
+
 def opened_hidden_lake() -> Iterator[Claim]:
     """Written search on the hidden lake's evaluation set, beside the strongest baseline."""
     names = [f"learned-world/eval-set-search_paths_model-true-1-{seed}" for seed in (1, 2, 3)]
@@ -1519,31 +1547,71 @@ def opened_hidden_lake() -> Iterator[Claim]:
     yield (
         PAGE,
         f"On the {count} puzzles of the\n  evaluation set, SmolLM2 wins {percent(shares['sampled']['mean'])} % "
-        f"with a search that it writes itself (three trainings), the network {percent(success)} %.",
+        f"with a search that it writes itself (three trainings), a network on right actions of {figure(1600)}\n"
+        f"  puzzles {percent(success)} %.",
     )
     yield (
         "README.md",
         f"{percent(shares['sampled']['mean'])} % {bracket(shares['sampled'], 1)} of the evaluation set (",
     )
-    yield "README.md", f"a network on right actions wins {percent(success)} % of the set"
     yield (
         "README.md",
-        f"that it writes itself, SmolLM2 wins {percent(shares['sampled']['mean'])} % of {count} other puzzles, "
-        f"the network {percent(success)} %",
+        f"right actions of {figure(1600)} puzzles wins {percent(success)} % of the set",
     )
-    policy = "elimination_kept_over_16_episodes"
-    success = reference["success"][policy]["mean"]
-    learner = {
-        puzzle: won / reference["samples"]
-        for puzzle, won in zip(reference["puzzle_hashes"], reference["wins"][policy], strict=True)
+    yield (
+        "README.md",
+        f"that it writes itself, SmolLM2 wins {percent(shares['sampled']['mean'])} % of {count} other puzzles of "
+        f"this one world. A network on right actions of {figure(1600)} puzzles, labelled by a solver, "
+        f"wins {percent(success)} % of them,",
+    )
+    more = {
+        puzzles: percent(fmean(imitators("hidden-lake-4x4-eval-set", puzzles).values()))
+        for puzzles in (6400, 25600)
     }
-    lead = difference(means["sampled"], learner)
     yield (
         PAGE,
-        f"over {figure(16)} episodes\n  wins {percent(success)} % of them, "
-        f"{percent(lead['mean'])} points {bracket(lead, 1)} less",
+        f"From {figure(6400)} puzzles it wins {more[6400]} %, from {figure(25600)} puzzles {more[25600]} %.",
     )
-    yield "README.md", f"a learner over {figure(16)} episodes {percent(success)} %"
+    yield "README.md", f"of them, on those of {figure(25600)} puzzles {more[25600]} %."
+    yield (
+        PAGE,
+        f"right actions of {figure(1600)} puzzles | two tables counted from {figure(2400)} moves |",
+    )
+    lengths = {
+        group["puzzle_hash"]: group["difficulty"]
+        for group in read_lines(
+            "learned-world", names[0].partition("/")[2] + "-sampled.groups.jsonl"
+        )
+        if "attempts" in group
+    }
+    tables = counted(reference, "counted_landings_search_2400_moves")
+    for length in sorted({*lengths.values()}):
+        puzzles = [puzzle for puzzle, steps in lengths.items() if steps == length]
+        shares = [
+            percent(fmean(each[puzzle] for puzzle in puzzles))
+            for each in (means["sampled"], network, tables)
+        ]
+        yield PAGE, f"| {figure(length)} | {figure(len(puzzles))} | {' | '.join(shares)} |"
+    known = {name: rate["mean"] for name, rate in reference["success"].items()}
+    tables = percent(known["counted_landings_search_2400_moves"])
+    counters = percent(known["factored_counts_search_80_moves"])
+    yield PAGE, f"win {tables} % of the evaluation set, and nine counters that\n  know"
+    yield PAGE, f"there are {counters} % from {figure(80)} moves."
+    yield PAGE, f"Two tables counted from {figure(2400)} moves win {tables} %."
+    yield "README.md", f"win {tables} % with search, nine counters that know which facts"
+    yield "README.md", f"there are {counters} % from {figure(80)} moves."
+    policy = "elimination_kept_over_16_episodes"
+    episodes = reference["success_by_episode"][policy]
+    later = percent(fmean(episodes[4:]))
+    yield (
+        PAGE,
+        f"over {figure(len(episodes))} episodes wins {percent(episodes[0])} % of them in its first episode, "
+        f"{percent(episodes[3])} % in its fourth and {later} % from its fifth on",
+    )
+    yield (
+        "README.md",
+        f"counted tables with search {tables} %, a learner from play alone {later} % from its fifth episode",
+    )
 
 
 FINDINGS = (
