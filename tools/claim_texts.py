@@ -1423,6 +1423,10 @@ def hidden_lake() -> Iterator[Claim]:
             )
             for seed in (1, 2, 3)
         ),
+        (
+            "search_paths_simulator-none-1-1",
+            f"without single moves (seed 1) | {examples('search_paths_simulator-none-1-1')} true searches",
+        ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
         (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
@@ -1437,6 +1441,21 @@ def hidden_lake() -> Iterator[Claim]:
         for world, seeds in (("true", (1, 2)), ("1", (1, 2, 3)))
         for seed in seeds
     }
+    taught, learned = (
+        {
+            puzzle: fmean(each)
+            for puzzle, each in attempts(f"learned-world/{run}-search_paths_{name}-1-1-sampled")
+        }
+        for name in ("simulator-none", "model-true")
+    )
+    alone = percent(fmean(taught.values()))
+    lead = difference(taught, learned)
+    yield PAGE, f"from true searches alone, SmolLM2 wins {alone} % of the development puzzles"
+    yield (
+        PAGE,
+        f"it wins {percent(lead['mean'])} points {bracket(lead, 1)} more than with them: no difference",
+    )
+    yield "README.md", f"with true searches and no single moves {alone} % (one seed)"
     # The trainings of a row differ less than samples of puzzles do, so the intervals are over puzzles.
     own, control = (
         {
