@@ -1506,6 +1506,20 @@ def written_derivation() -> Iterator[Claim]:
     yield "docs/results-smollm2.md", f"one-step look-ahead {look}, single candidates {rules} |"
 
 
+def best_first_sokoban() -> Iterator[Claim]:
+    """SmolLM2 on Sokoban's best-first searches over a simulator."""
+    name = "learned-world/smol_sokoban_search-best_first_simulator-none-1-1"
+    question, _, file = name.partition("/")
+    trained = figure(sum(step["train/examples"] for step in read_lines(question, f"{file}.jsonl")))
+    (tag,) = load(f"{name}-sampled.json")["tags"].values()
+    won = tag["pass@1"]
+    yield (
+        PAGE,
+        f"{trained} true searches win {percent(won['mean'])} % {bracket(won, 1)} of "
+        f"{figure(tag['puzzles'])} development\nrooms, as much as a walk",
+    )
+
+
 def knowledge() -> Iterator[Claim]:
     """Planning outside over the accuracy of single moves, on the hidden lake."""
     found = {
@@ -1725,6 +1739,7 @@ def every_claim() -> list[Claim]:
         *reference(),
         *hidden_lake(),
         *opened_hidden_lake(),
+        *best_first_sokoban(),
         *knowledge(),
         *written_derivation(),
     ]
