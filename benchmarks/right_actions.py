@@ -22,6 +22,9 @@ from spa_bench.reference.labels import (
     player_success,
 )
 
+TRAININGS = {LABELS: (1, 2, 3), 4 * LABELS: (1, 2, 3), 16 * LABELS: (1,)}
+"""Number of puzzles -> the seeds of the trainings."""
+
 envs = {}
 hashes = {}
 for name in ("hidden-lake-4x4", "hidden-lake-4x4-eval-set"):
@@ -30,9 +33,6 @@ for name in ("hidden-lake-4x4", "hidden-lake-4x4-eval-set"):
     for seed in BOARDS[name].seeds:
         envs[name].reset(seed=seed)
         hashes[name].append(puzzle_hash(envs[name]))
-TRAININGS = {LABELS: (1, 2, 3), 4 * LABELS: (1, 2, 3), 16 * LABELS: (1,)}
-"""Number of puzzles -> the seeds of the trainings."""
-
 found = {name: {"puzzle_hashes": hashes[name], "trainings": {}} for name in envs}
 held_out = [each for board in hashes.values() for each in board]
 for puzzles, training in [

@@ -982,26 +982,30 @@ def sampled_and_greedy(name: str) -> str:
     )
 
 
-def evaluation(name: str) -> Any:
+def evaluation(name: str, question: str = "search") -> Any:
     """The one tag of an evaluation of written search."""
-    (found,) = load(f"search/{name}.json")["tags"].values()
+    (found,) = load(f"{question}/{name}.json")["tags"].values()
     return found
 
 
-def outcomes(name: str) -> dict[str, float]:
+def outcomes(name: str, question: str = "search") -> dict[str, float]:
     """Puzzle -> share of its attempts that succeeded."""
-    return {puzzle: fmean(won) for puzzle, won in attempts(f"search/{name}")}
+    return {puzzle: fmean(won) for puzzle, won in attempts(f"{question}/{name}")}
 
 
 def attempts(name: str) -> list[tuple[str, list[bool]]]:
     """The puzzles of an evaluation in their order, with the success of each attempt."""
-    question, _, file = name.partition("/")
-    # The first line holds the settings.
     return [
         (group["puzzle_hash"], [attempt["success"] for attempt in group["attempts"]])
-        for group in read_lines(question, f"{file}.groups.jsonl")
-        if "attempts" in group
+        for group in groups(name)
     ]
+
+
+def groups(name: str) -> list[dict[str, Any]]:
+    """The puzzles of an evaluation in their order."""
+    question, _, file = name.partition("/")
+    # The first line holds the settings.
+    return [group for group in read_lines(question, f"{file}.groups.jsonl") if "attempts" in group]
 
 
 def difference(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
@@ -1397,8 +1401,8 @@ def hidden_lake() -> Iterator[Claim]:
     )
     right = percent(outside["without_way"]["state_right"])
     yield PAGE, f"Without it, {right} % of the predicted cells"
-    played = load("learned-world/q-learning-smol_hidden_lake.json")
-    yield PAGE, f"about {figure(2400)} of {figure(played['steps'])} actions, and is then"
+    steps = load("learned-world/q-learning-smol_hidden_lake.json")["steps"]
+    yield PAGE, f"about {figure(2400)} of {figure(steps)} actions, and is then"
     reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
     policies = figure(reference["puzzles"])
     yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
@@ -1429,27 +1433,18 @@ def hidden_lake() -> Iterator[Claim]:
         ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
     ):
-        (found,) = load(f"learned-world/{run}-{name}-sampled.json")["tags"].values()
+        found = evaluation(f"{run}-{name}-sampled", "learned-world")
         yield PAGE, f"{text} | {cell(found['pass@1'])} |"
     trained = {
-        (world, seed): {
-            puzzle: fmean(each)
-            for puzzle, each in attempts(
-                f"learned-world/{run}-search_paths_model-{world}-1-{seed}-sampled"
-            )
-        }
+        (world, seed): outcomes(
+            f"{run}-search_paths_model-{world}-1-{seed}-sampled", "learned-world"
+        )
         for world, seeds in (("true", (1, 2)), ("1", (1, 2, 3)))
         for seed in seeds
     }
-    taught, learned = (
-        {
-            puzzle: fmean(each)
-            for puzzle, each in attempts(f"learned-world/{run}-search_paths_{name}-1-1-sampled")
-        }
-        for name in ("simulator-none", "model-true")
-    )
+    taught = outcomes(f"{run}-search_paths_simulator-none-1-1-sampled", "learned-world")
     alone = percent(fmean(taught.values()))
-    lead = difference(taught, learned)
+    lead = difference(taught, trained["true", 1])
     yield PAGE, f"from true searches alone, SmolLM2 wins {alone} % of the development puzzles"
     yield (
         PAGE,
@@ -1472,14 +1467,12 @@ def hidden_lake() -> Iterator[Claim]:
         f"the model wins {one}, {two} and {three} %, {percent(mean['mean'])} % {bracket(mean, 1)} on\n  average, "
         f"{percent(lead['mean'], 0)} points {bracket(lead)} less than two trainings on moves of this one",
     )
-    searches = list[Any]()
-    for seed in (1, 2, 3):
-        (found,) = load(f"learned-world/{run}-search_paths_model-1-1-{seed}-sampled.json")[
-            "tags"
-        ].values()
-        searches.append(found)
-    failed = percent(fmean(found["search/wrong_move"] for found in searches), 0)
-    one, two, three = (percent(found["cut_off"]) for found in searches)
+    played = [
+        evaluation(f"{run}-search_paths_model-1-1-{seed}-sampled", "learned-world")
+        for seed in (1, 2, 3)
+    ]
+    failed = percent(fmean(each["search/wrong_move"] for each in played), 0)
+    one, two, three = (percent(each["cut_off"]) for each in played)
     yield (
         PAGE,
         f"{failed} % of its searches first fail at a wrong move, and {one}, {two} and {three} % of the\n  responses",
@@ -1495,7 +1488,7 @@ def written_derivation() -> Iterator[Claim]:
     name = "smol_sudoku_propagation-supplied_rules-none-1-1"
     steps = read_lines("learned-world", f"{name}.jsonl")
     trained = figure(sum(step["train/examples"] for step in steps))
-    (tag,) = load(f"learned-world/{name}-greedy.json")["tags"].values()
+    tag = evaluation(f"{name}-greedy", "learned-world")
     known = reference_success("sudoku-6-to-8-clues")
     look = percent(known["look_ahead"]["mean"])
     yield (
@@ -1508,10 +1501,10 @@ def written_derivation() -> Iterator[Claim]:
 
 def best_first_sokoban() -> Iterator[Claim]:
     """SmolLM2 on Sokoban's best-first searches over a simulator."""
-    name = "learned-world/smol_sokoban_search-best_first_simulator-none-1-1"
-    question, _, file = name.partition("/")
-    trained = figure(sum(step["train/examples"] for step in read_lines(question, f"{file}.jsonl")))
-    (tag,) = load(f"{name}-sampled.json")["tags"].values()
+    name = "smol_sokoban_search-best_first_simulator-none-1-1"
+    steps = read_lines("learned-world", f"{name}.jsonl")
+    trained = figure(sum(step["train/examples"] for step in steps))
+    tag = evaluation(f"{name}-sampled", "learned-world")
     won = tag["pass@1"]
     yield (
         PAGE,
@@ -1551,9 +1544,9 @@ def counted(reference: Mapping[str, Any], policy: str) -> dict[str, float]:
 
 def opened_hidden_lake() -> Iterator[Claim]:
     """Written search on the hidden lake's evaluation set, beside the strongest baseline."""
-    names = [f"learned-world/eval-set-search_paths_model-true-1-{seed}" for seed in (1, 2, 3)]
+    names = [f"eval-set-search_paths_model-true-1-{seed}" for seed in (1, 2, 3)]
     won = {
-        how: [{puzzle: fmean(each) for puzzle, each in attempts(f"{name}-{how}")} for name in names]
+        how: [outcomes(f"{name}-{how}", "learned-world") for name in names]
         for how in ("sampled", "greedy")
     }
     # The three trainings differ less than samples of puzzles do, so the intervals are over puzzles.
@@ -1612,17 +1605,14 @@ def opened_hidden_lake() -> Iterator[Claim]:
     )
     lengths = {
         group["puzzle_hash"]: group["difficulty"]
-        for group in read_lines(
-            "learned-world", names[0].partition("/")[2] + "-sampled.groups.jsonl"
-        )
-        if "attempts" in group
+        for group in groups(f"learned-world/{names[0]}-sampled")
     }
-    tables = counted(reference, "counted_landings_search_2400_moves")
+    counting = counted(reference, "counted_landings_search_2400_moves")
     for length in sorted({*lengths.values()}):
         puzzles = [puzzle for puzzle, steps in lengths.items() if steps == length]
         shares = [
             percent(fmean(each[puzzle] for puzzle in puzzles))
-            for each in (means["sampled"], network, tables)
+            for each in (means["sampled"], network, counting)
         ]
         yield PAGE, f"| {figure(length)} | {figure(len(puzzles))} | {' | '.join(shares)} |"
     known = {name: rate["mean"] for name, rate in reference["success"].items()}

@@ -2,11 +2,11 @@
 has a direction, and every letter has a push or none. Others only count."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,9 @@ from spa.envs.frozen_lake_maps import TURNS, moves
 from spa.envs.limits import checked_step
 from spa.envs.reference import NextAction
 from spa.seeds import stream
-from spa_bench.reference.puzzles import random_moves
+from spa_bench.reference.puzzles import most_frequent, random_moves
 from spa_games.hidden_dynamics_lake import LETTERS, HiddenDynamicsLake
 
-K = TypeVar("K")
 PUSHES = (*range(len(TURNS)), None)
 """Possible pushes of a letter: an index into `TURNS`, or None for no push."""
 TURN_ACTIONS = 2
@@ -80,13 +79,18 @@ def _explanations(
     """List the pairs of letter and push that explain the last move if the action's direction is
     `turn`."""
     landed = moves(env.size, TURNS[turn])[before]
-    if landed == before or landed == env.lake.goal or landed in env.lake.holes:
+    if _ends_there(env, before, landed):
         return [(None, None)] if landed == env.player else []
     return [
         (env.letters[landed], push)
         for push in PUSHES
         if env.player == (landed if push is None else moves(env.size, TURNS[push])[landed])
     ]
+
+
+def _ends_there(env: HiddenDynamicsLake, before: int, landed: int) -> bool:
+    """Return whether the move ends where it landed, because of the border, the goal or a hole."""
+    return landed == before or landed == env.lake.goal or landed in env.lake.holes
 
 
 def _most_explained(
@@ -118,13 +122,14 @@ def count_landings(env: HiddenDynamicsLake, count: int, *, seed: int) -> Lead:
         way = env.way(f"{row}{col}", name)
         landed = int(way[0]) * env.size + int(way[1]) if way else env.player
         landings[env.action_names().index(name), before][landed] += 1
-        if landed != before and landed != env.lake.goal and landed not in env.lake.holes:
+        if not _ends_there(env, before, landed):
             pushes[landed, env.letters[landed]][env.player] += 1
-    lands, leads = _most_frequent(landings), _most_frequent(pushes)
+    lands = most_frequent(landings)
+    leads = most_frequent(pushes)
 
     def lead(lake: HiddenDynamicsLake, action: int, cell: int) -> int:
         landed = lands.get((action, cell), cell)
-        if landed == cell or landed == lake.lake.goal or landed in lake.lake.holes:
+        if _ends_there(lake, cell, landed):
             return landed
         return leads.get((landed, lake.letters[landed]), landed)
 
@@ -157,7 +162,7 @@ def count_neighbours(env: HiddenDynamicsLake, count: int, *, seed: int) -> Lead:
     looks = [
         max(range(len(TURNS)), key=lambda turn: right[action, turn]) for action in range(len(TURNS))
     ]
-    leads = _most_frequent(counts)
+    leads = most_frequent(counts)
 
     def lead(lake: HiddenDynamicsLake, action: int, cell: int) -> int:
         turn = looks[action]
@@ -175,10 +180,6 @@ def _beside(lake: HiddenDynamicsLake, cell: int, turn: int) -> str:
     if beside == lake.lake.goal:
         return "goal"
     return "hole" if beside in lake.lake.holes else lake.letters[beside]
-
-
-def _most_frequent(counts: Mapping[K, Counter[int]]) -> dict[K, int]:
-    return {key: found.most_common(1)[0][0] for key, found in counts.items()}
 
 
 def believed_plan(believed: HiddenDynamicsLake) -> NextAction:

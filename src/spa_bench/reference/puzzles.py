@@ -1,7 +1,8 @@
 """Random puzzles and moves from which baselines learn. The argument `purpose` names the random
 stream of the puzzles."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from spa.envs.limits import checked_step
 from spa.rollout.loop import puzzle_hash
 from spa.seeds import stream_seed
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -53,6 +55,11 @@ def random_moves(
         assert action is not None
         over = checked_step(env.step(action))[1]
         yield before, name
+
+
+def most_frequent(counts: Mapping[K, Counter[T]]) -> dict[K, T]:
+    """The most frequent value of each key."""
+    return {key: seen.most_common(1)[0][0] for key, seen in counts.items()}
 
 
 def _reset(env: TextEnv, seed: int, purpose: str, number: int) -> None:

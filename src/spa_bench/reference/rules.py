@@ -10,7 +10,7 @@ from spa.envs.limits import checked_step
 from spa.envs.solvers.frozen_lake import shortest_path
 from spa.formats.search import GOAL, breadth_first
 from spa.seeds import stream
-from spa_bench.reference.puzzles import random_moves
+from spa_bench.reference.puzzles import most_frequent, random_moves
 from spa_games.hidden_dynamics_lake import HiddenDynamicsLake, world_of
 from spa_games.sudoku import Sudoku
 
@@ -28,7 +28,7 @@ def count_table(env: TextEnv, moves: int, *, seed: int) -> Table:
         after = env.state_key()
         assert before is not None and after is not None
         counts[before, name][after] += 1
-    return {pair: found.most_common(1)[0][0] for pair, found in counts.items()}
+    return most_frequent(counts)
 
 
 def table_success(env: TextEnv, table: Table, limit: int) -> bool:

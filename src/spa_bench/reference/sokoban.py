@@ -13,7 +13,7 @@ from spa.envs.reference import NextAction
 from spa.rollout.loop import content_hash
 from spa.seeds import stream
 from spa_bench.reference.labels import Label, with_symmetries
-from spa_bench.reference.puzzles import different_puzzles, random_moves
+from spa_bench.reference.puzzles import different_puzzles, most_frequent, random_moves
 from spa_games.sokoban import Sokoban, room_text
 from spa_games.sokoban_rooms import Room
 from spa_games.solvers.sokoban import fewest_moves
@@ -274,7 +274,7 @@ def count_rules(env: Sokoban, moves: int, *, cap: int, seed: int) -> Rules:
         effect = "stay" if env.player == player else "step" if env.boxes == boxes else "push"
         delta = env.room.deltas()[env.action_names().index(name)]
         counts[_situation(grid, player, delta)][effect] += 1
-    return {situation: seen.most_common(1)[0][0] for situation, seen in counts.items()}
+    return most_frequent(counts)
 
 
 def _situation(grid: str, player: int, delta: int) -> str:
