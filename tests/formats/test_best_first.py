@@ -45,9 +45,9 @@ EXAMPLE = """player14 box22 target21
 33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
 23/13=4: Up13/03# Down33 seen Left22 seen Right24#
 player14 box22
-1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
-1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
+1422/23=1~11+4: Up04# Down24# Left1322/23=1~10+4 Right15# ; 1322+4 Left
+1322/23=1~10+4 Left: Up03# Down2322/23=1~00+4 Left1222/23=1~11+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
+2322/23=1~00+4 Left Down: Up1322 seen Down3322/23=1~10+6 Left2221 goal
 Left Down Left"""
 START, *LINES = EXAMPLE.split("\n")
 PLACES = LINES.pop(6)
@@ -88,9 +88,11 @@ def test_the_example_is_written_letter_by_letter():
 def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_target():
     env = room(TWO, num_boxes=2)
     search = searched(env)
-    first = next(line for line in FORM.written(search, env).split("\n") if ">" in line)
+    first = next(line for line in FORM.written(search, env).split("\n") if "~" in line)
     moves, _, waiting = first.partition(" ; ")
-    assert moves == "112232=2,1>21~1+7: Up01# Down212232~0+7 Left10# Right122232~2+9"
+    assert moves == (
+        "112232/21=2,1~10+7: Up01# Down212232/21=2,1~00+7 Left10# Right122232/21=2,1~11+9"
+    )
     assert waiting == "212232+7 Down 122232+9 Right"
     assert search.path is not None and wins(env, search.path)
 
@@ -178,30 +180,30 @@ CORRUPTED = {
     "cell left out": ("wrong_fact", text_of([*LINES[:5], *LINES[6:]])),
     "cell twice": ("wrong_fact", text_of([*LINES[:6], *LINES[5:]])),
     "head without a number": ("wrong_fact", with_line(2, "22/23=1:", "22<23:")),
-    "wrong aim": ("wrong_fact", with_line(7, ">23", ">33")),
-    "wrong pushes": ("wrong_fact", with_line(7, "=1>23", "=2>23")),
-    "no note": ("wrong_fact", with_line(7, "=1>23~1+4", "")),
+    "wrong aim": ("wrong_fact", with_line(7, "/23", "/33")),
+    "wrong pushes": ("wrong_fact", with_line(7, "/23=1", "/23=2")),
+    "no note": ("wrong_fact", with_line(7, "/23=1~10+4", "")),
     "skipped": (
         "skipped",
-        text_of([*LINES[:8], "1222=1>23~2+6 Left Left: Up02# Down2232=2>33~2+9"]),
+        text_of([*LINES[:8], "1222/23=1~11+6 Left Left: Up02# Down2232/33=2~11+9"]),
     ),
-    "never found": ("never_found", with_line(7, "1322=1", "1122=1")),
+    "never found": ("never_found", with_line(7, "1322/", "1122/")),
     "again": ("expanded_again", text_of([*LINES[:8], *LINES[7:]])),
     "wrong path": ("wrong_path", with_line(7, "+4 Left:", "+4 Up:")),
-    "wrong move": ("wrong_move", with_line(7, "Left1222~2+6", "Left1122~2+6")),
+    "wrong move": ("wrong_move", with_line(7, "Left1222/23=1~11+6", "Left1122/23=1~11+6")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
     "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
-    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422~1+4")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422/23=1~10+4")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
-    "wrong estimate": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222~2+4")),
-    "wrong distance": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222~1+6")),
-    "pushes of no push": ("wrong_status", with_line(7, "Left1222~2+6", "Left1222=1>23~2+6")),
-    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322~1+4")),
+    "wrong estimate": ("wrong_status", with_line(7, "~11+6", "~11+4")),
+    "wrong distance": ("wrong_status", with_line(7, "~11+6", "~01+6")),
+    "wrong aim of a move": ("wrong_status", with_line(7, "Left1222/23", "Left1222/33")),
+    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322/23=1~10+4")),
     "no goal": ("no_goal", text_of([*LINES[:8], LINES[9]])),
     "wrong end": ("wrong_path", with_line(9, "Left Down Left", "Left Left")),
     "no end": ("wrong_path", text_of(LINES[:9])),
     "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
-    "two statuses": ("unreadable", with_line(8, "Down3322~1+6", "Down3322~1+6 seen")),
+    "two statuses": ("unreadable", with_line(8, "~10+6", "~10+6 seen")),
     "no open states": ("wrong_open", with_line(7, WAITING, "")),
     "open state left out": ("wrong_open", with_line(7, " 1222+6 Left Left", "")),
     "wrong order of open states": (
@@ -213,8 +215,8 @@ CORRUPTED = {
     "no search": ("unreadable", text_of(LINES[:6])),
     "no facts": ("wrong_fact", text_of(LINES[6:])),
     "blanks": ("unreadable", with_line(8, " Down3322", "  Down3322")),
-    "no state": ("unreadable", with_line(7, "1322=1", "13=1")),
-    "half a cell": ("wrong_move", with_line(7, "Left1222~2+6", "Left122~2+6")),
+    "no state": ("unreadable", with_line(7, "1322/", "13/")),
+    "half a cell": ("wrong_move", with_line(7, "Left1222/", "Left122/")),
 }
 
 
@@ -232,7 +234,7 @@ def test_each_corruption_lands_in_its_class(case: str):
         "",
         "\n" * 9,
         ":",
-        "1422=1>23:",
+        "1422/23=1:",
         "21=0:",
         "22/23=" + "9" * 5000 + ":",
         "x" * 500,
@@ -247,7 +249,7 @@ def test_any_text_has_a_score(text: str):
 
 
 def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
-    text = EXAMPLE.replace("22/23=1", "22/23=3").replace("22=1>23", "22=3>23")
+    text = EXAMPLE.replace("22/23=1", "22/23=3")
     text = text.replace("+6", "+10").replace("+4", "+8")
     score = scored(text)
     assert score.failure == "wrong_fact" and score.kinds["fact"] == (53, 55)
@@ -270,7 +272,7 @@ def test_only_lines_of_the_search_have_notes():
     for text in (text_of(LINES[:9]), text_of([*LINES, LINES[6]])):
         score = scored(text)
         assert score.kinds["note"] == (score.lines, score.lines) == (3, 3)
-    begun = text_of([*LINES[:7], LINES[7].replace(">23", ">33")])[:-3]
+    begun = text_of([*LINES[:7], LINES[7].replace("/23", "/33", 1)])[:-3]
     score = scored(begun, complete=False)
     assert score.failure == "over_limit" and score.kinds["note"] == (1, 1)
 
@@ -286,7 +288,7 @@ def test_parts_are_every_word_by_what_it_is():
             "fact": 32,
             "open": 15,
             "next": 3,
-            "note": 3,
+            "note": 7,
             "path": 6,
             "move": 11,
             "estimate": 7,
@@ -300,12 +302,12 @@ def test_parts_are_every_word_by_what_it_is():
             ("open", "1222+6"),
             ("fact", "seen"),
             ("next", "1322"),
-            ("note", "=1>23"),
+            ("note", "/23=1"),
             ("move", "Up04#"),
         ):
             assert part in parts
         assert [word for kind, word in parts if kind == "estimate"] == [
-            *("~2+4", "~1+4", "~1+4", "~0+4", "~2+6", "~0+4", "~1+6")
+            *("~11+4", "~10+4", "~10+4", "~00+4", "~11+6", "~00+4", "~10+6")
         ]
         assert parts[-1] == ("answer", "Left || Down")
 
@@ -314,10 +316,10 @@ def test_the_lowest_estimate_is_expanded_first_and_equal_ones_in_order():
     found = BestStates("1422", Facts({"21": 0, "22": 1}, {"22": "23"}), ("21",))
     found.close("1422")
     for key, status in (
-        ("1322", "~1+6"),
-        ("1222", "~0+4"),
-        ("2221", "=0>23~1+4"),
-        ("3122", "~2+5"),
+        ("1322", "/23=1~10+6"),
+        ("1222", "/23=1~00+4"),
+        ("2221", "/23=0~10+4"),
+        ("3122", "/23=1~11+5"),
     ):
         found.add(key, ("Up",), status)
     assert found.listed() == ("1222+4", "Up", "2221+4", "Up", "3122+5", "Up", "1322+6", "Up")
@@ -332,9 +334,10 @@ def test_a_push_has_its_pushes_and_an_estimate():
     """The player in cell 23 pushes the box from 22 to 21: path 1, pushes 2, distance 0."""
     facts = Facts({"41": 0, "31": 1, "21": 2, "22": 3}, {"31": "21", "21": "11", "22": "23"})
     found = BestStates("2322", facts, ("41",))
-    assert found.note("2322") == "=3>23~0+6"
-    assert found.status("2322", "2221", "") == "=2>11~2+7"  # 1, twice 2, and 2 steps to cell 11
-    assert found.status("2322", "1322", "") == "~1+8"  # 1, twice 3, and 1 step to cell 23
+    assert found.note("2322") == "/23=3~00+6"
+    # 1, plus twice 2, plus a row and a column to cell 11; 1, plus twice 3, plus a row to cell 23.
+    assert found.status("2322", "2221", "") == "/11=2~11+7"
+    assert found.status("2322", "1322", "") == "/23=3~10+8"
     assert found.status("2322", "2242", "") == "dead"
 
 

@@ -23,9 +23,9 @@ again, and the search follows:
     33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
     23/13=4: Up13/03# Down33 seen Left22 seen Right24#
     player14 box22
-    1422=1>23~2+4: Up04# Down24# Left1322~1+4 Right15# ; 1322+4 Left
-    1322=1>23~1+4 Left: Up03# Down2322~0+4 Left1222~2+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-    2322=1>23~0+4 Left Down: Up1322 seen Down3322~1+6 Left2221 goal
+    1422/23=1~11+4: Up04# Down24# Left1322/23=1~10+4 Right15# ; 1322+4 Left
+    1322/23=1~10+4 Left: Up03# Down2322/23=1~00+4 Left1222/23=1~11+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
+    2322/23=1~00+4 Left Down: Up1322 seen Down3322/23=1~10+6 Left2221 goal
     Left Down Left
 
 The line of `31/41=1` says that a box in cell 31 is one push from a target, and that the player
@@ -37,15 +37,14 @@ semicolon come the cells that have been found but have no line yet, the next one
 derives these facts from single moves. A box in a floor cell that never gets a line is dead: it can
 never reach a target.
 
-Each line of the search expands one state. It begins with the state's key. After `=` comes the
-number of pushes from the box to a target and, after `>`, the cell from which the player pushes the
-first box that is not on a target. The number after `~` is the player's distance to that cell,
-ignoring walls. The number after `+` estimates the length of a solution: the length of the path to
-this state, plus twice the pushes, plus the distance. The path follows, then every action with its
-result. `Up04#` changes nothing, because cell 04 blocks the way. `Left1322~1+4` leads to a new state
-with the distance 1 and the estimate 4. If the move pushes a box, the new pushes and the new cell
-come first (`Left2221=1>31~2+6`). With two
-boxes, both numbers of pushes are written (`=2,1>31`). After the semicolon come the open states with
+Each line of the search expands one state. It begins with the state's key. Like a fact, it then names
+the cell from which the player pushes the box, and the number of pushes to a target. With two
+boxes, the cell is that of the first box not on a target, and both numbers of pushes are written
+(`/31=2,1`). The two digits after `~` say how many rows and columns lie between the player and that
+cell. The number after `+` estimates the length of a solution: the length of the path to
+this state, plus twice the pushes, plus these rows and columns. The path follows, then every action
+with its result. `Up04#` changes nothing, because cell 04 blocks the way. `Left1322/23=1~10+4` leads
+to a new state with the estimate 4. After the semicolon come the open states with
 their estimates and paths: the lowest estimate first and, of equal ones, those of the newest line,
 in the order of its actions.
 
@@ -86,10 +85,10 @@ DEAD = "dead"
 _WORDS = (SEEN, DEAD, GOAL)
 _PLACES = re.compile(r"player[0-9]{2}(?: box[0-9]{2})+(?: target[0-9]{2})*")
 _FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
-_PUSHES = r"=[0-9]{1,3}(?:,[0-9]{1,3})*>[0-9]{2}"
-_ESTIMATE = r"~[0-9]{1,2}\+[0-9]{1,3}"
-_PARTS = re.compile(rf"(.*?)((?:=[^~]*)?)((?:{_ESTIMATE})?)")
-_MOVE = re.compile(rf"([0-9]+)(#|(?:{_PUSHES})?{_ESTIMATE})?")
+_PUSHES = r"/[0-9]{2}=[0-9]{1,3}(?:,[0-9]{1,3})*"
+_ESTIMATE = r"~[0-9]{2}\+[0-9]{1,3}"
+_PARTS = re.compile(rf"(.*?)((?:/[^~]*)?)((?:{_ESTIMATE})?)")
+_MOVE = re.compile(rf"([0-9]+)(#|{_PUSHES}{_ESTIMATE})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +176,27 @@ class BestStates(OpenStates):
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
-    def pushes(self, key: str) -> str:
-        """The pushes of each box, and the cell `aim`, as in `=1,0>31`."""
-        pushes = (self.facts.pushes.get(box, DEAD) for box in _cells(key)[1:])
-        return f"={','.join(map(str, pushes))}>{self.aim(key)}"
-
     def estimate(self, key: str, length: int) -> str:
-        """The player's distance to `aim`, and the estimated length of a solution through a state
-        that a path of `length` actions reaches: the length, plus twice the pushes, plus the
-        distance. For example, `~1+4`."""
+        """Text after the key of a state that a path of `length` actions reaches, as in `/23=1~11+4`.
+
+        It has the cell `aim`, the pushes of each box, and the rows and columns from the player to
+        that cell. The number after `+` is the estimated length of a solution: `length`, plus twice
+        the pushes, plus the rows and columns."""
         player, *boxes = _cells(key)
         aim = self.aim(key)
-        distance = _distance(player, aim) if aim else 0
-        pushes = sum(self.facts.pushes.get(box, 0) for box in boxes)
-        return f"~{distance}+{length + 2 * pushes + distance}"
+        pushes = [self.facts.pushes.get(box) for box in boxes]
+        counts = ",".join(DEAD if each is None else str(each) for each in pushes)
+        rows, columns = _apart(player, aim or player)
+        total = length + 2 * sum(each or 0 for each in pushes) + rows + columns
+        return f"/{aim}={counts}~{rows}{columns}+{total}"
 
     def note(self, key: str) -> str:
         """The text after a state's key at the beginning of a line."""
-        return f"{self.pushes(key)}{self.estimate(key, len(self.paths.get(key, ())))}"
+        return self.estimate(key, len(self.paths.get(key, ())))
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
-        or the estimate of a new state, such as `~2+6`. If the move pushes a box, `pushes` comes
-        first."""
+        or the `estimate` of a new state."""
         if outcome == GOAL:
             return GOAL
         if after == key:
@@ -207,15 +204,13 @@ class BestStates(OpenStates):
         # A key of a different length does not name a state of this puzzle, so it counts as dead.
         if len(after) != len(key):
             return DEAD
-        boxes = _cells(after)[1:]
         # `outcome` comes from the text of a predicted state. It may show that the state is lost
         # even if the predicted facts do not.
-        if outcome or not all(box in self.facts.pushes for box in boxes):
+        if outcome or not all(box in self.facts.pushes for box in _cells(after)[1:]):
             return DEAD
         if after in self.paths:
             return SEEN
-        pushed = "" if boxes == _cells(key)[1:] else self.pushes(after)
-        return f"{pushed}{self.estimate(after, len(self.paths.get(key, ())) + 1)}"
+        return self.estimate(after, len(self.paths.get(key, ())) + 1)
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
         """Record a state whose status is an estimate. Open it unless it is at the depth limit."""
@@ -360,7 +355,7 @@ class BestFirst(BreadthFirst):
 
         In the lines before facts and search, `place` is a cell and what is there. In lines of facts,
         `cell` is the cell that a line is about, and `fact` a neighbour or its status. In lines of the
-        search, `next` is the state that a line expands, `note` its pushes and the cell after `>`,
+        search, `next` is the state that a line expands, `note` a cell to push from with the pushes,
         and `estimate` the distance and the estimate. In both, `open` is a word after the semicolon.
         """
         head, colon, _ = line.partition(":")
@@ -420,8 +415,9 @@ def _beside(cell: str, step: tuple[int, int]) -> str:
     return f"{int(cell[0]) + step[0]}{int(cell[1]) + step[1]}"
 
 
-def _distance(cell: str, other: str) -> int:
-    return abs(int(cell[0]) - int(other[0])) + abs(int(cell[1]) - int(other[1]))
+def _apart(cell: str, other: str) -> tuple[int, int]:
+    """The rows and the columns between two cells."""
+    return abs(int(cell[0]) - int(other[0])), abs(int(cell[1]) - int(other[1]))
 
 
 def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
@@ -517,7 +513,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
     """Parse a line and keep its keys as written. Return None if it cannot be parsed.
 
-    The status of a move is its estimate (such as `~2+6`), `#`, or a word such as `seen`.
+    The status of a move is its estimate (such as `/23=1~10+4`), `#`, or a word such as `seen`.
     """
     line = read_line(text, actions, _WORDS)
     if line is None:
@@ -528,8 +524,8 @@ def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
         if parts is None or (parts[2] and move.status):
             return None
         moves.append(Move(move.action, parts[1], parts[2] or move.status))
-    key, equals, note = line.key.partition("=")
-    return replace(line, key=key, note=equals + note, moves=tuple(moves))
+    key, slash, note = line.key.partition("/")
+    return replace(line, key=key, note=slash + note, moves=tuple(moves))
 
 
 def _read_move_line(text: str, actions: Sequence[str], puzzle: PushPuzzle) -> Line | None:
