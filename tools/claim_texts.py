@@ -1384,11 +1384,10 @@ def hidden_lake() -> Iterator[Claim]:
         PAGE,
         f"wins {true} % of {count} development puzzles, with those of another world {other} %.",
     )
-    for page in (PAGE, "README.md"):
-        yield page, f"a letter pushes it; without it, {without} %."
+    yield PAGE, f"a letter pushes it; without it, {without} %."
     yield (
         "README.md",
-        f"wins {true} % of {count} development puzzles, with those of another world {other} %",
+        f"a program that plans wins {true} % of development puzzles, without this cell {without} %",
     )
     yield (
         "README.md",
@@ -1477,10 +1476,9 @@ def hidden_lake() -> Iterator[Claim]:
         PAGE,
         f"{failed} % of its searches first fail at a wrong move, and {one}, {two} and {three} % of the\n  responses",
     )
-    yield (
-        "README.md",
-        f"with moves of another world {percent(mean['mean'])} % of development puzzles",
-    )
+    lost = percent(mean["mean"])
+    yield "README.md", f"with moves of another world {lost} % of development puzzles"
+    yield "README.md", f"{lost} % of development puzzles with moves of another world."
 
 
 def written_derivation() -> Iterator[Claim]:
@@ -1586,9 +1584,11 @@ def opened_hidden_lake() -> Iterator[Claim]:
     )
     yield (
         "README.md",
-        f"that it writes itself, SmolLM2 wins {percent(shares['sampled']['mean'])} % of {count} other puzzles of "
-        f"this one world. A network on right actions of {figure(1600)} puzzles, labelled by a solver, "
-        f"wins {percent(success)} % of them,",
+        f"over its own predictions. It wins {percent(shares['sampled']['mean'])} %, and",
+    )
+    yield (
+        "README.md",
+        f"A network on right actions of {figure(1600)} puzzles, labelled by a solver, wins {percent(success)} %,",
     )
     more = {
         puzzles: percent(fmean(imitators("hidden-lake-4x4-eval-set", puzzles).values()))
@@ -1598,7 +1598,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
         PAGE,
         f"From {figure(6400)} puzzles it wins {more[6400]} %, from {figure(25600)} puzzles {more[25600]} %.",
     )
-    yield "README.md", f"of them, on those of {figure(25600)} puzzles {more[25600]} %."
+    yield "README.md", f"%, on those of {figure(25600)} puzzles {more[25600]} %."
     yield (
         PAGE,
         f"right actions of {figure(1600)} puzzles | two tables counted from {figure(2400)} moves |",
@@ -1621,8 +1621,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
     yield PAGE, f"win {tables} % of the evaluation set, and nine counters that\n  know"
     yield PAGE, f"there are {counters} % from {figure(80)} moves."
     yield PAGE, f"Two tables counted from {figure(2400)} moves win {tables} %."
-    yield "README.md", f"win {tables} % with search, nine counters that know which facts"
-    yield "README.md", f"there are {counters} % from {figure(80)} moves."
+    yield "README.md", f"counted from as many moves win {tables} % with search."
     policy = "elimination_kept_over_16_episodes"
     episodes = reference["success_by_episode"][policy]
     later = percent(fmean(episodes[4:]))
