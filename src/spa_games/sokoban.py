@@ -401,6 +401,24 @@ class Sokoban(GridGame):
         cells = [self.player, *sorted(self.boxes)]
         return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
 
+    def way(self, key: str, action: str) -> str:
+        """The cells that decide where the action leads, each with its symbol: the next cell and, if
+        a box is there, the cell behind it. For example, `13_` or `22X21O`.
+
+        `key` is the state before the action. Examples of single moves include the result, because a
+        model looks a symbol up by the key of its cell. Empty without `cell_keys`, because prompts
+        then show no keys, and if the room has no such state.
+        """
+        index = action_index(self.to_action(action), self._labels)
+        there = self._at(key)
+        if not self.cell_keys or index is None or there is None:
+            return ""
+        delta = self._deltas[index]
+        ahead = there.player + delta
+        cells = (ahead, ahead + delta) if ahead in there.boxes else (ahead,)
+        rows = ((*divmod(cell, self.cols + 1), there._grid_chars[cell]) for cell in cells)
+        return "".join(f"{row}{column}{symbol}" for row, column, symbol in rows)
+
     def state_outcome(self) -> str:
         """Return "goal", "dead" if a box is in a corner that is not a target, else "". Other dead
         ends are not detected."""

@@ -312,6 +312,24 @@ def test_grids_with_keys():
     assert env.state_value(KEYED.replace("O", "√")) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("key", "action", "way"),
+    [
+        ("2232", "Left", "21_"),
+        ("2132", "Left", "20#"),
+        ("2232", "Down", "32X42_"),
+        ("3141", "Down", "41X51#"),
+        ("3343", "Down", "43√53#"),
+        ("2243", "Up", "12_"),
+        ("2222", "Left", ""),
+        ("2232", "Jump", ""),
+    ],
+)
+def test_the_way_of_a_move_names_the_cells_that_decide_it(key: str, action: str, way: str):
+    assert start(cell_keys=True).way(key, action) == way
+    assert start().way(key, action) == ""
+
+
 def test_a_state_has_one_key():
     env = start(TWO, num_boxes=2)
     assert env.state_key() == "111222"

@@ -385,11 +385,13 @@ def puzzles_of(cfg: Config) -> Puzzles:
 
 
 def true_move(prompt: Prompt) -> str:
-    """The state that an action leads to, from the grid of a question."""
+    """What decides a move, and the state that it leads to, from the grid of a question."""
     grid, _, _ = prompt.messages[-1]["content"].partition(STATE)[2].partition("\nPlayer")
-    env = room(grid, num_boxes=grid.count("X") + grid.count("√"))
-    env.step(env.to_action(prompt.prefill.removeprefix("<think>")) or 0)
-    return f"{prompt.prefill}{env.state_key()}"
+    env = room(grid, num_boxes=grid.count("X") + grid.count("√"), cell_keys=True)
+    action = prompt.prefill.removeprefix("<think>")
+    way = env.way(env.state_key() or "", action)
+    env.step(env.to_action(action) or 0)
+    return f"{prompt.prefill}{way}>{env.state_key()}"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -245,8 +245,8 @@ def test_a_game_that_its_own_texts_contradict_is_refused(game: type[FrozenLake],
 
 def test_an_answer_may_be_as_long_as_the_names_of_states():
     template = load_template(load_config("tiny"), "builtin:tiny")
-    assert answer_tokens(["30"], template) == MIN_TOKENS
-    assert answer_tokens(["30", "1234567890"], template) >= 20
+    assert answer_tokens(["3"], template) == MIN_TOKENS
+    assert answer_tokens(["30", "1234567890"], template) >= 30
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ from spa.formats.search import (
     read_line,
     run_search,
     score_lines,
+    state_of,
+    target,
 )
 
 BLOCKED = "#"
@@ -122,21 +124,22 @@ def facts_of(puzzle: PushPuzzle, boxes: int) -> Generator[str, Sequence[Successo
     sides = dict[str, str]()
     queue = deque(puzzle.targets)
     while queue:
-        target = queue.popleft()
+        cell = queue.popleft()
         for step in puzzle.steps.values():
-            box = _beside(target, step)
+            box = _beside(cell, step)
             player = _beside(box, step)
             if box in pushes or not {box, player} <= puzzle.floor:
                 continue
             # Keep the other boxes off the targets. Otherwise this push could solve the puzzle and
             # end the game.
-            free = sorted(puzzle.floor.difference((target, box, player), puzzle.targets))
+            free = sorted(puzzle.floor.difference((cell, box, player), puzzle.targets))
             others = free[: boxes - 1]
             if len(others) < boxes - 1:
                 continue
-            after = _key(box, [target, *others])
-            if any(key == after for _, key, _ in (yield _key(player, [box, *others]))):
-                pushes[box] = pushes[target] + 1
+            after = _key(box, [cell, *others])
+            led = yield _key(player, [box, *others])
+            if any(state_of(each) == after for _, each, _ in led):
+                pushes[box] = pushes[cell] + 1
                 sides[box] = player
                 queue.append(box)
     return Facts(pushes, sides)
@@ -333,7 +336,7 @@ class BestFirst(BreadthFirst):
                 counts,
                 errors,
                 read=lambda text: _read_move_line(text, env.action_names(), puzzle),
-                successors=reference,
+                successors=lambda key: _without_ways(reference(key)),
                 outcome=outcome,
                 actions=env.action_names(),
                 complete=complete,
@@ -420,6 +423,10 @@ def _apart(cell: str, other: str) -> tuple[int, int]:
     return abs(int(cell[0]) - int(other[0])), abs(int(cell[1]) - int(other[1]))
 
 
+def _without_ways(successors: Sequence[Successor]) -> list[Successor]:
+    return [(action, state_of(led), outcome) for action, led, outcome in successors]
+
+
 def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
     """The true successors of a state; none if the puzzle has no such state."""
     here = puzzle.at(key)
@@ -431,7 +438,8 @@ def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
         action = twin.to_action(name)
         assert action is not None  # `action_names` lists only valid actions
         twin.step(action)
-        found.append((name, twin.state_key() or "", twin.state_outcome()))
+        led = target(here.way(key, name), twin.state_key() or "")
+        found.append((name, led, twin.state_outcome()))
     return tuple(found)
 
 
@@ -507,7 +515,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
     if move.status == BLOCKED:
         return f"{move.action}{_tried(key, move.action, puzzle)}{BLOCKED}"
     between = " " if move.status in _WORDS else ""
-    return f"{move.action}{move.target}{between}{move.status}"
+    return f"{move.action}{move.key}{between}{move.status}"
 
 
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
