@@ -323,8 +323,8 @@ class TextEnv(gymnasium.Env[str, Action]):
         return None
 
     def way(self, key: str, action: str) -> str:
-        """Return the intermediate stop of a move: the place that `action`, taken in the state `key`
-        of this puzzle, passes before it reaches the next state. Empty if there is none.
+        """Return the intermediate stop of a move: what `action`, taken in the state `key` of this
+        puzzle, passes or meets before it reaches the next state. Empty if there is nothing.
 
         Written searches and examples of single moves show it before the next state: `23c` in
         `Left23c>13`. It must not contain blanks, colons, semicolons and `>`.
