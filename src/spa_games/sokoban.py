@@ -402,8 +402,8 @@ class Sokoban(GridGame):
         return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
 
     def way(self, key: str, action: str) -> str:
-        """The cells that decide where the action leads, each with its symbol: the next cell and, if
-        a box is there, the cell behind it. For example, `13_` or `22X21O`.
+        """The cells that decide where the action leads, each with its symbol: the player's cell, the
+        next one and, if a box is there, the one behind it. For example, `14P13_` or `23P22X21O`.
 
         `key` is the state before the action. Examples of single moves include the result, because a
         model looks a symbol up by the key of its cell. Empty without `cell_keys`, because prompts
@@ -415,7 +415,7 @@ class Sokoban(GridGame):
             return ""
         delta = self._deltas[index]
         ahead = there.player + delta
-        cells = (ahead, ahead + delta) if ahead in there.boxes else (ahead,)
+        cells = [there.player, ahead, *([ahead + delta] if ahead in there.boxes else [])]
         rows = ((*divmod(cell, self.cols + 1), there._grid_chars[cell]) for cell in cells)
         return "".join(f"{row}{column}{symbol}" for row, column, symbol in rows)
 

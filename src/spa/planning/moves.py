@@ -120,14 +120,14 @@ def move_examples(examples: Iterable[SFTExample], env: TextEnv) -> list[SFTExamp
 
 
 def answer_tokens(starts: Iterable[str], template: ChatTemplate | None) -> int:
-    """Return the token limit for the target of a move: three times the length of the longest key in
+    """Return the token limit for the target of a move: four times the length of the longest key in
     `starts`, but at least `MIN_TOKENS`."""
     if template is None:
         return MIN_TOKENS
     longest = max(
         (len(template.response_ids(f"{PREFILL}{key}", PREFILL)) for key in starts), default=0
     )
-    return max(MIN_TOKENS, 3 * longest)
+    return max(MIN_TOKENS, 4 * longest)
 
 
 def move_question(
