@@ -115,7 +115,7 @@ def demo() -> Iterator[Claim]:
     gaps = three["difference"]
     yield (
         "README.md",
-        f"SPA solves {percent(after['spa'])} % of unseen puzzles and plain PPO {percent(after['vanilla'])} %",
+        f"SPA solves {percent(after['spa'])} % of unseen puzzles and plain PPO {percent(longer)} % after as many",
     )
     yield (
         "README.md",
@@ -1171,6 +1171,7 @@ def reference() -> Iterator[Claim]:
     pair = f"a walk wins {small['walk']}, a look-ahead {small['look_ahead']}"
     yield "README.md", pair
     yield PAGE, f"The walk solves {small['walk']} %"
+    yield "README.md", f"times the episodes; a walk wins {small['walk']} |"
     yield PAGE, f"ignores holes wins {large['walk']}\n  to {small['walk']} %."
     # The policies that need neither a simulator nor counted moves.
     without = [
@@ -1373,7 +1374,7 @@ def hidden_lake() -> Iterator[Claim]:
     for name, text in (
         ("true", "search outside | {} random moves"),
         ("1", "another world | {} random moves there"),
-        ("without_way", "that they pass | {} random moves"),
+        ("without_way", "without the landing cell | {} random moves"),
     ):
         text = text.format(examples(f"moves-{name}-2"))
         yield PAGE, f"{text} | {cell(won[name])} |"
@@ -1387,11 +1388,11 @@ def hidden_lake() -> Iterator[Claim]:
     yield PAGE, f"a letter pushes it; without it, {without} %."
     yield (
         "README.md",
-        f"a program that plans wins {true} % of development puzzles, without this cell {without} %",
+        f"the learned moves wins {true} % of development puzzles, without landing cells {without} %",
     )
     yield (
         "README.md",
-        f"{true} %; with moves of another world {other} %, without the cell on the way {without} %",
+        f"{true} %; with moves of another world {other} %, without landing cells {without} %",
     )
     counters = percent(known["factored_counts_search_80_moves"]["mean"])
     yield (
@@ -1401,7 +1402,9 @@ def hidden_lake() -> Iterator[Claim]:
     right = percent(outside["without_way"]["state_right"])
     yield PAGE, f"Without it, {right} % of the predicted cells"
     steps = load("learned-world/q-learning-smol_hidden_lake.json")["steps"]
-    yield PAGE, f"about {figure(2400)} of {figure(steps)} actions, and is then"
+    yield PAGE, f"about {figure(2400)} of {figure(steps)} random moves. A program"
+    yield PAGE, f"each action leads in {figure(1600)} puzzles,"
+    yield "README.md", f"about {figure(2400)} random moves, then on {figure(1600)} searches"
     reference = json.loads((RESULTS / "reference" / "hidden-lake-4x4.json").read_text("utf-8"))
     policies = figure(reference["puzzles"])
     yield PAGE, f"{policies} for policies without a model and {count}\nwith SmolLM2"
@@ -1478,7 +1481,7 @@ def hidden_lake() -> Iterator[Claim]:
     )
     lost = percent(mean["mean"])
     yield "README.md", f"with moves of another world {lost} % of development puzzles"
-    yield "README.md", f"{lost} % of development puzzles with moves of another world."
+    yield "README.md", f"training on moves of a world with other directions wins {lost} %."
 
 
 def written_derivation() -> Iterator[Claim]:
@@ -1526,7 +1529,8 @@ def knowledge() -> Iterator[Claim]:
     yield PAGE, f"{search[60]} % with {right[60]} %, and {search[100]} % with {right[100]} %."
     yield (
         PAGE,
-        f"the network, {network} % in three trainings, only at {right[80]} %, where it wins {search[80]} %.",
+        f"({network} % of {figure(256)} development puzzles, three trainings) only at {right[80]} %, "
+        f"where it wins {search[80]} %.",
     )
     yield PAGE, f"{look[40]} % at {right[40]} %, and {look[100]} % where {right[100]} % are."
     rises = f"search rises from {percent(found[30]['search'], 0)} to {percent(found[100]['search'], 0)} %"
@@ -1584,11 +1588,11 @@ def opened_hidden_lake() -> Iterator[Claim]:
     )
     yield (
         "README.md",
-        f"over its own predictions. It wins {percent(shares['sampled']['mean'])} %, and",
+        f"writes a search in every turn and wins {percent(shares['sampled']['mean'])} %.",
     )
     yield (
         "README.md",
-        f"A network on right actions of {figure(1600)} puzzles, labelled by a solver, wins {percent(success)} %,",
+        f"that imitates a solver wins {percent(success)} % after {figure(1600)} puzzles,",
     )
     more = {
         puzzles: percent(fmean(imitators("hidden-lake-4x4-eval-set", puzzles).values()))
@@ -1598,7 +1602,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
         PAGE,
         f"From {figure(6400)} puzzles it wins {more[6400]} %, from {figure(25600)} puzzles {more[25600]} %.",
     )
-    yield "README.md", f"%, on those of {figure(25600)} puzzles {more[25600]} %."
+    yield "README.md", f"{more[25600]} % after {figure(25600)}."
     yield (
         PAGE,
         f"right actions of {figure(1600)} puzzles | two tables counted from {figure(2400)} moves |",
@@ -1621,7 +1625,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
     yield PAGE, f"win {tables} % of the evaluation set, and nine counters that\n  know"
     yield PAGE, f"there are {counters} % from {figure(80)} moves."
     yield PAGE, f"Two tables counted from {figure(2400)} moves win {tables} %."
-    yield "README.md", f"counted from as many moves win {tables} % with search."
+    yield "README.md", f"random moves, with a search over them, win {tables} %."
     policy = "elimination_kept_over_16_episodes"
     episodes = reference["success_by_episode"][policy]
     later = percent(fmean(episodes[4:]))
@@ -1632,7 +1636,8 @@ def opened_hidden_lake() -> Iterator[Claim]:
     )
     yield (
         "README.md",
-        f"counted tables with search {tables} %, a learner from play alone {later} % from its fifth episode",
+        f"counted tables with search {tables} %, a program that "
+        f"knows the possible worlds and rules them out as it plays {later} % from its fifth episode",
     )
 
 
