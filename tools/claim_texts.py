@@ -1434,6 +1434,15 @@ def hidden_lake() -> Iterator[Claim]:
             f"without single moves (seed 1) | {examples('search_paths_simulator-none-1-1')} true searches",
         ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
+        (
+            "actions_only-true-1-1",
+            f"single moves (seed 1) | {examples('moves-true-1')} random moves, {labels} right actions",
+        ),
+        (
+            "path_only-true-1-1",
+            f"the actions (seed 1) | {examples('moves-true-1')} random moves, "
+            f"{examples('path_only-true-1-1')} shortest paths",
+        ),
     ):
         found = evaluation(f"{run}-{name}-sampled", "learned-world")
         yield PAGE, f"{text} | {cell(found['pass@1'])} |"
@@ -1453,6 +1462,13 @@ def hidden_lake() -> Iterator[Claim]:
         f"it wins {percent(lead['mean'])} points {bracket(lead, 1)} more than with them: no difference",
     )
     yield "README.md", f"with true searches and no single moves {alone} % (one seed)"
+    after, before = (
+        outcomes(f"{run}-actions_only-{moves}-1-1-sampled", "learned-world")
+        for moves in ("true", "none")
+    )
+    gain, search = difference(after, before), difference(trained["true", 1], after)
+    yield PAGE, f"right actions win {percent(gain['mean'])} points {bracket(gain, 1)} more"
+    yield PAGE, f"{percent(search['mean'])} points {bracket(search, 1)} more than right actions"
     # The trainings of a row differ less than samples of puzzles do, so the intervals are over puzzles.
     own, control = (
         {
