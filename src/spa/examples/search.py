@@ -12,6 +12,7 @@ the second case, copies of the game only measure the predictions, and a first ro
 moves. Every value of `generate.search.thoughts` gives the same puzzles, states and prompts.
 """
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ from spa.types import Episode, SFTExample
 if TYPE_CHECKING:
     from spa.planning.dynamics import Dynamics, Puzzle, Question
     from spa.rollout.worker import RolloutWorker
+
+log = logging.getLogger(__name__)
 
 MAX_PUZZLES_PER_EXAMPLE = 20
 """Largest number of puzzles sampled per requested example. If they yield too few examples,
@@ -230,6 +233,7 @@ def make_examples(
                     dropped["too_long_when_dealt"] += 1
                     continue
             chosen.append(Searched(question=question, search=search, text=text, dealt=dealt))
+        log.info("selfplay: %d of %d examples", len(chosen), wanted)
     if len(chosen) < wanted:
         ((reason, _),) = dropped.most_common(1)
         raise DataError(
