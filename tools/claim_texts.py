@@ -1530,6 +1530,13 @@ def best_first_sokoban() -> Iterator[Claim]:
         f"{trained} true searches win {percent(won['mean'])} % {bracket(won, 1)} of "
         f"{figure(tag['puzzles'])} development\nrooms, as much as a walk",
     )
+    moves = read_lines("learned-world", "look-sokoban-moves-player-cell.jsonl")
+    made = load("learned-world/smol_sokoban_search-best_first_model-true-1-1-data.json")
+    assert made["search"]["move_right"] == made["search"]["search_right"] == 1.0
+    learned = figure(sum(step["train/examples"] for step in moves))
+    yield PAGE, f"after {learned} random moves that name the cells which decide them, all of its"
+    questions, searches = figure(made["search"]["questions"]), figure(made["puzzles"])
+    yield PAGE, f"all of its {questions} predictions for {searches} searches are right"
 
 
 def knowledge() -> Iterator[Claim]:
