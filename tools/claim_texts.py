@@ -1548,13 +1548,14 @@ def knowledge() -> Iterator[Claim]:
     right = {step: percent(each["move_right"]) for step, each in found.items()}
     search = {step: percent(each["search"]) for step, each in found.items()}
     look = {step: percent(each["look_ahead"]) for step, each in found.items()}
-    network = percent(fmean(imitators("hidden-lake-4x4").values()))
+    imitated = imitators("hidden-lake-4x4")
+    network = percent(fmean(imitated.values()))
     yield PAGE, f"the same {figure(len(found[30]['puzzles']))} development puzzles\n([0093]"
     yield PAGE, f"it wins {search[30]} % with {right[30]} % of\nthe moves right,"
     yield PAGE, f"{search[60]} % with {right[60]} %, and {search[100]} % with {right[100]} %."
     yield (
         PAGE,
-        f"({network} % of {figure(256)} development puzzles, three trainings) only at {right[80]} %, "
+        f"({network} % of {figure(len(imitated))} development puzzles, three trainings) only at {right[80]} %, "
         f"where it wins {search[80]} %.",
     )
     yield PAGE, f"{look[40]} % at {right[40]} %, and {look[100]} % where {right[100]} % are."

@@ -398,8 +398,12 @@ class Sokoban(GridGame):
         a box at (2,2). None for rooms with more than ten rows or columns."""
         if max(self.rows, self.cols) > 10:
             return None
-        cells = [self.player, *sorted(self.boxes)]
-        return "".join(f"{row}{col}" for row, col in (divmod(c, self.cols + 1) for c in cells))
+        return "".join(map(self._cell_key, (self.player, *sorted(self.boxes))))
+
+    def _cell_key(self, cell: int) -> str:
+        """The row and the column of a cell as digits."""
+        row, column = divmod(cell, self.cols + 1)
+        return f"{row}{column}"
 
     def way(self, key: str, action: str) -> str:
         """The cells that decide where the action leads, each with its symbol: the player's cell, the
@@ -416,8 +420,7 @@ class Sokoban(GridGame):
         delta = self._deltas[index]
         ahead = there.player + delta
         cells = [there.player, ahead, *([ahead + delta] if ahead in there.boxes else [])]
-        rows = ((*divmod(cell, self.cols + 1), there._grid_chars[cell]) for cell in cells)
-        return "".join(f"{row}{column}{symbol}" for row, column, symbol in rows)
+        return "".join(f"{self._cell_key(cell)}{there._grid_chars[cell]}" for cell in cells)
 
     def state_outcome(self) -> str:
         """Return "goal", "dead" if a box is in a corner that is not a target, else "". Other dead
@@ -472,12 +475,9 @@ class Sokoban(GridGame):
         if max(self.rows, self.cols) > 10:
             return None
         stride = self.cols + 1
-        keys = [
-            f"{row}{col}" for row, col in (divmod(c, stride) for c in range(self.rows * stride))
-        ]
         return PushPuzzle(
-            floor=frozenset(keys[cell] for cell in self.room.floor),
-            targets=tuple(keys[cell] for cell in sorted(self._targets)),
+            floor=frozenset(map(self._cell_key, self.room.floor)),
+            targets=tuple(map(self._cell_key, sorted(self._targets))),
             steps={
                 label: (delta // stride, 0) if delta % stride == 0 else (0, delta)
                 for label, delta in zip(self._labels, self._deltas, strict=True)

@@ -292,10 +292,18 @@ class BestFirst(BreadthFirst):
         return "\n".join((*lines, " ".join(search.path)))
 
     def reference(self, env: TextEnv) -> Any:
-        """Return a function that maps a state's key to its true successors, or None for a game
-        without boxes."""
+        """Return a function that maps a state's key to its true successors, without intermediate
+        stops, or None for a game without boxes."""
         puzzle = env.push_puzzle()
-        return None if puzzle is None else cache(lambda key: _successors(puzzle, key))
+        if puzzle is None:
+            return None
+
+        @cache
+        def expand(key: str) -> tuple[Successor, ...]:
+            found = _successors(puzzle, key)
+            return tuple((action, state_of(led), outcome) for action, led, outcome in found)
+
+        return expand
 
     def score(
         self, thoughts: str, reference: Any, env: TextEnv, *, complete: bool
@@ -336,7 +344,7 @@ class BestFirst(BreadthFirst):
                 counts,
                 errors,
                 read=lambda text: _read_move_line(text, env.action_names(), puzzle),
-                successors=lambda key: _without_ways(reference(key)),
+                successors=reference,
                 outcome=outcome,
                 actions=env.action_names(),
                 complete=complete,
@@ -421,10 +429,6 @@ def _beside(cell: str, step: tuple[int, int]) -> str:
 def _apart(cell: str, other: str) -> tuple[int, int]:
     """The rows and the columns between two cells."""
     return abs(int(cell[0]) - int(other[0])), abs(int(cell[1]) - int(other[1]))
-
-
-def _without_ways(successors: Sequence[Successor]) -> list[Successor]:
-    return [(action, state_of(led), outcome) for action, led, outcome in successors]
 
 
 def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
