@@ -45,13 +45,13 @@ EXAMPLE = """player14 box22 target21
 33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
 23/13=4: Up13/03# Down33 seen Left22 seen Right24#
 player14 box22
-1422/23=1~11+4: Up04# Down24# Left1322/23=1~10+4 Right15# ; 1322+4 Left
-1322/23=1~10+4 Left: Up03# Down2322/23=1~00+4 Left1222/23=1~11+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-2322/23=1~00+4 Left Down: Up1322 seen Down3322/23=1~10+6 Left2221 goal
+1422/23=1+0: Up04# Down24# Left1322/23=1+1=3~121=4~330=4 Right15# ; 1322=4 Left
+1322/23=1+1 Left: Up03# Down2322/23=1+2=4~220=4~330=4 Left1222/23=1+2=4~121=5~231=6 Right1422 seen ; 2322=4 Left Down 1222=6 Left Left
+2322/23=1+2 Left Down: Up1322 seen Down3322/23=1+3=5~321=6~330=6 Left2221 goal
 Left Down Left"""
 START, *LINES = EXAMPLE.split("\n")
 PLACES = LINES.pop(6)
-WAITING = " ; 2322+4 Left Down 1222+6 Left Left"
+WAITING = " ; 2322=4 Left Down 1222=6 Left Left"
 TWO = "######\n#P___#\n#_X__#\n#_XO_#\n#_O__#\n######"
 HARD = {"num_boxes": [1, 2], "hard": 10}
 
@@ -91,9 +91,9 @@ def test_two_boxes_have_two_numbers_and_the_player_goes_to_the_first_off_its_tar
     first = next(line for line in FORM.written(search, env).split("\n") if "~" in line)
     moves, _, waiting = first.partition(" ; ")
     assert moves == (
-        "112232/21=2,1~10+7: Up01# Down212232/21=2,1~00+7 Left10# Right122232/21=2,1~11+9"
+        "112232/21=2,1+0: Up01# Down212232/21=2,1+1=7~220=7~110=7 Left10# Right122232/21=2,1+1=7~121=8~211=9"
     )
-    assert waiting == "212232+7 Down 122232+9 Right"
+    assert waiting == "212232=7 Down 122232=9 Right"
     assert search.path is not None and wins(env, search.path)
 
 
@@ -182,35 +182,38 @@ CORRUPTED = {
     "head without a number": ("wrong_fact", with_line(2, "22/23=1:", "22<23:")),
     "wrong aim": ("wrong_fact", with_line(7, "/23", "/33")),
     "wrong pushes": ("wrong_fact", with_line(7, "/23=1", "/23=2")),
-    "no note": ("wrong_fact", with_line(7, "/23=1~10+4", "")),
+    "no note": ("wrong_fact", with_line(7, "/23=1+1", "")),
+    "wrong length": ("wrong_fact", with_line(7, "+1 L", "+2 L")),
     "skipped": (
         "skipped",
-        text_of([*LINES[:8], "1222/23=1~11+6 Left Left: Up02# Down2232/33=2~11+9"]),
+        text_of([*LINES[:8], "1222/23=1+2 Left Left: Up02# Down2232/33=2+3=7~231=8~231=9"]),
     ),
     "never found": ("never_found", with_line(7, "1322/", "1122/")),
     "again": ("expanded_again", text_of([*LINES[:8], *LINES[7:]])),
-    "wrong path": ("wrong_path", with_line(7, "+4 Left:", "+4 Up:")),
-    "wrong move": ("wrong_move", with_line(7, "Left1222/23=1~11+6", "Left1122/23=1~11+6")),
+    "wrong path": ("wrong_path", with_line(7, "+1 Left:", "+1 Up:")),
+    "wrong move": ("wrong_move", with_line(7, "Left1222/23", "Left1122/23")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
     "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
-    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422/23=1~10+4")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422/23=1+1=1~022=3~341=4")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
-    "wrong estimate": ("wrong_status", with_line(7, "~11+6", "~11+4")),
-    "wrong distance": ("wrong_status", with_line(7, "~11+6", "~01+6")),
+    "wrong estimate": ("wrong_status", with_line(7, "231=6", "231=4")),
+    "wrong distance": ("wrong_status", with_line(7, "~121", "~120")),
+    "wrong sum": ("wrong_status", with_line(7, "+2=4~121", "+2=5~121")),
+    "wrong length of a move": ("wrong_status", with_line(7, "Left1222/23=1+2", "Left1222/23=1+1")),
     "wrong aim of a move": ("wrong_status", with_line(7, "Left1222/23", "Left1222/33")),
-    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322/23=1~10+4")),
+    "wrong word": ("wrong_status", with_line(8, "Up1322 seen", "Up1322/23=1+3=5~121=6~330=6")),
     "no goal": ("no_goal", text_of([*LINES[:8], LINES[9]])),
     "wrong end": ("wrong_path", with_line(9, "Left Down Left", "Left Left")),
     "no end": ("wrong_path", text_of(LINES[:9])),
     "unreadable line": ("unreadable", with_line(7, "Up03#", "Up03#!")),
-    "two statuses": ("unreadable", with_line(8, "~10+6", "~10+6 seen")),
+    "two statuses": ("unreadable", with_line(8, "~330=6", "~330=6 seen")),
     "no open states": ("wrong_open", with_line(7, WAITING, "")),
-    "open state left out": ("wrong_open", with_line(7, " 1222+6 Left Left", "")),
+    "open state left out": ("wrong_open", with_line(7, " 1222=6 Left Left", "")),
     "wrong order of open states": (
         "wrong_open",
-        with_line(7, WAITING, " ; 1222+6 Left Left 2322+4 Left Down"),
+        with_line(7, WAITING, " ; 1222=6 Left Left 2322=4 Left Down"),
     ),
-    "wrong estimate of an open state": ("wrong_open", with_line(7, " 1222+6 L", " 1222+4 L")),
+    "wrong estimate of an open state": ("wrong_open", with_line(7, " 1222=6 L", " 1222=4 L")),
     "wrong path of an open state": ("wrong_open", with_line(7, "Left Down 12", "Down Left 12")),
     "no search": ("unreadable", text_of(LINES[:6])),
     "no facts": ("wrong_fact", text_of(LINES[6:])),
@@ -250,7 +253,7 @@ def test_any_text_has_a_score(text: str):
 
 def test_estimates_are_judged_by_the_facts_that_the_text_has_written():
     text = EXAMPLE.replace("22/23=1", "22/23=3")
-    text = text.replace("+6", "+10").replace("+4", "+8")
+    text = re.sub(r"([+~]\d+|\d{4})=(\d)", lambda m: f"{m[1]}={int(m[2]) + 4}", text)
     score = scored(text)
     assert score.failure == "wrong_fact" and score.kinds["fact"] == (53, 55)
     assert score.moves == score.moves_right == score.status_right
@@ -291,7 +294,7 @@ def test_parts_are_every_word_by_what_it_is():
             "note": 7,
             "path": 6,
             "move": 11,
-            "estimate": 7,
+            "estimate": 4,
             "status": 3,
             "answer": 1,
         }
@@ -299,15 +302,15 @@ def test_parts_are_every_word_by_what_it_is():
         for part in (
             ("cell", "22/23=1"),
             ("open", "32"),
-            ("open", "1222+6"),
+            ("open", "1222=6"),
             ("fact", "seen"),
             ("next", "1322"),
-            ("note", "/23=1"),
+            ("note", "/23=1+1"),
             ("move", "Up04#"),
         ):
             assert part in parts
         assert [word for kind, word in parts if kind == "estimate"] == [
-            *("~11+4", "~10+4", "~10+4", "~00+4", "~11+6", "~00+4", "~10+6")
+            *("=3~121=4~330=4", "=4~220=4~330=4", "=4~121=5~231=6", "=5~321=6~330=6")
         ]
         assert parts[-1] == ("answer", "Left || Down")
 
@@ -316,13 +319,13 @@ def test_the_lowest_estimate_is_expanded_first_and_equal_ones_in_order():
     found = BestStates("1422", Facts({"21": 0, "22": 1}, {"22": "23"}), ("21",))
     found.close("1422")
     for key, status in (
-        ("1322", "/23=1~10+6"),
-        ("1222", "/23=1~00+4"),
-        ("2221", "/23=0~10+4"),
-        ("3122", "/23=1~11+5"),
+        ("1322", "/23=1+0=5~121=6~330=6"),
+        ("1222", "/23=1+0=4~220=4~330=4"),
+        ("2221", "/23=0+0=3~121=4~330=4"),
+        ("3122", "/23=1+0=3~121=4~231=5"),
     ):
         found.add(key, ("Up",), status)
-    assert found.listed() == ("1222+4", "Up", "2221+4", "Up", "3122+5", "Up", "1322+6", "Up")
+    assert found.listed() == ("1222=4", "Up", "2221=4", "Up", "3122=5", "Up", "1322=6", "Up")
     order = []
     while (key := found.next()) is not None:
         order.append(key)
@@ -331,13 +334,13 @@ def test_the_lowest_estimate_is_expanded_first_and_equal_ones_in_order():
 
 
 def test_a_push_has_its_pushes_and_an_estimate():
-    """The player in cell 23 pushes the box from 22 to 21: path 1, pushes 2, distance 0."""
+    """The player in cell 23 pushes the box from 22 to 21: path 1, pushes 2, distance 2."""
     facts = Facts({"41": 0, "31": 1, "21": 2, "22": 3}, {"31": "21", "21": "11", "22": "23"})
     found = BestStates("2322", facts, ("41",))
-    assert found.note("2322") == "/23=3~00+6"
+    assert found.note("2322") == "/23=3+0"
     # 1, plus twice 2, plus a row and a column to cell 11; 1, plus twice 3, plus a row to cell 23.
-    assert found.status("2322", "2221", "") == "/11=2~11+7"
-    assert found.status("2322", "1322", "") == "/23=3~10+8"
+    assert found.status("2322", "2221", "") == "/11=2+1=5~211=6~211=7"
+    assert found.status("2322", "1322", "") == "/23=3+1=7~121=8~330=8"
     assert found.status("2322", "2242", "") == "dead"
 
 

@@ -1,7 +1,7 @@
 """`best_first`: responses without states (`ctx_manager.mode=base`) whose thoughts are a best-first
 search. It is for games in which a player pushes boxes onto targets.
 
-All facts that the search looks up are written first, each next to its key. For example, in this
+All facts about pushes are written first, each next to its key. For example, in this
 room, which the prompt shows, a box is in cell 22, its target in cell 21 and the player in cell 14:
 
     00#01#02#03#04#05#
@@ -23,9 +23,9 @@ again, and the search follows:
     33/34=3: Up23/13=4 Down43/53# Left32 seen Right34/35# ; 23
     23/13=4: Up13/03# Down33 seen Left22 seen Right24#
     player14 box22
-    1422/23=1~11+4: Up04# Down24# Left1322/23=1~10+4 Right15# ; 1322+4 Left
-    1322/23=1~10+4 Left: Up03# Down2322/23=1~00+4 Left1222/23=1~11+6 Right1422 seen ; 2322+4 Left Down 1222+6 Left Left
-    2322/23=1~00+4 Left Down: Up1322 seen Down3322/23=1~10+6 Left2221 goal
+    1422/23=1+0: Up04# Down24# Left1322/23=1+1=3~121=4~330=4 Right15# ; 1322=4 Left
+    1322/23=1+1 Left: Up03# Down2322/23=1+2=4~220=4~330=4 Left1222/23=1+2=4~121=5~231=6 Right1422 seen ; 2322=4 Left Down 1222=6 Left Left
+    2322/23=1+2 Left Down: Up1322 seen Down3322/23=1+3=5~321=6~330=6 Left2221 goal
     Left Down Left
 
 The line of `31/41=1` says that a box in cell 31 is one push from a target, and that the player
@@ -40,17 +40,18 @@ never reach a target.
 Each line of the search expands one state. It begins with the state's key. Like a fact, it then names
 the cell from which the player pushes the box, and the number of pushes to a target. With two
 boxes, the cell is that of the first box not on a target, and both numbers of pushes are written
-(`/31=2,1`). The two digits after `~` say how many rows and columns lie between the player and that
-cell. The number after `+` estimates the length of a solution: the length of the path to
-this state, plus twice the pushes, plus these rows and columns. The path follows, then every action
-with its result. `Up04#` changes nothing, because cell 04 blocks the way. `Left1322/23=1~10+4` leads
-to a new state with the estimate 4. After the semicolon come the open states with
-their estimates and paths: the lowest estimate first and, of equal ones, those of the newest line,
-in the order of its actions.
+(`/31=2,1`). After `+` comes the length of the path to this state, then the path, then every action
+with its result. `Up04#` changes nothing, because cell 04 blocks the way. A new state is
+`Left1322/23=1+1=3~121=4~330=4`: it has the text that its own line will begin with, then a sum. The
+length 1 plus twice 1 push is 3. The digits after `~` compare the player's cell 13 with cell 23. Rows
+1 and 2 are 1 apart, so the sum is 4. Columns 3 and 3 are 0 apart, so it stays 4. The last sum is the
+state's estimate, which may exceed the length of a solution. After the semicolon come the open states
+with their estimates and paths: the lowest estimate first and, of equal ones, those of the newest
+line, in the order of its actions.
 
 The next line expands the first of them. The search ends at the first goal, even in the middle of a
 line. The last line is the path to that goal.
-"""
+"""  # noqa: E501 - a line of the example is longer
 
 import re
 from collections import Counter, deque
@@ -88,9 +89,9 @@ _WORDS = (SEEN, DEAD, GOAL)
 _PLACES = re.compile(r"player[0-9]{2}(?: box[0-9]{2})+(?: target[0-9]{2})*")
 _FACTS = re.compile(r"([0-9]{2})(?:/([0-9]{2}))?=([0-9]{1,3}):")
 _PUSHES = r"/[0-9]{2}=[0-9]{1,3}(?:,[0-9]{1,3})*"
-_ESTIMATE = r"~[0-9]{2}\+[0-9]{1,3}"
+_ESTIMATE = r"=[0-9]{1,3}(?:~[0-9]{3}=[0-9]{1,3}){2}"
 _PARTS = re.compile(rf"(.*?)((?:/[^~]*)?)((?:{_ESTIMATE})?)")
-_MOVE = re.compile(rf"([0-9]+)(#|{_PUSHES}{_ESTIMATE})?")
+_MOVE = re.compile(rf"([0-9]+)(#|{_PUSHES}\+[0-9]{{1,3}}{_ESTIMATE})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class BestStates(OpenStates):
         actions that lead to it."""
         best = sorted(self._ranks, key=self._ranks.__getitem__)
         return tuple(
-            word for key in best for word in (f"{key}+{self._ranks[key][0]}", *self.paths[key])
+            word for key in best for word in (f"{key}={self._ranks[key][0]}", *self.paths[key])
         )
 
     def close(self, key: str) -> None:
@@ -179,23 +180,32 @@ class BestStates(OpenStates):
         away = (box for box in _cells(key)[1:] if box not in self.targets)
         return self.facts.sides.get(next(away, ""), "")
 
-    def estimate(self, key: str, length: int) -> str:
-        """Text after the key of a state that a path of `length` actions reaches, as in `/23=1~11+4`.
-
-        It has the cell `aim`, the pushes of each box, and the rows and columns from the player to
-        that cell. The number after `+` is the estimated length of a solution: `length`, plus twice
-        the pushes, plus the rows and columns."""
-        player, *boxes = _cells(key)
-        aim = self.aim(key)
-        pushes = [self.facts.pushes.get(box) for box in boxes]
-        counts = ",".join(DEAD if each is None else str(each) for each in pushes)
-        rows, columns = _apart(player, aim or player)
-        total = length + 2 * sum(each or 0 for each in pushes) + rows + columns
-        return f"/{aim}={counts}~{rows}{columns}+{total}"
-
     def note(self, key: str) -> str:
-        """The text after a state's key at the beginning of a line."""
-        return self.estimate(key, len(self.paths.get(key, ())))
+        """The text after a state's key at the beginning of a line, as in `/23=1+0`: the cell `aim`,
+        the pushes of each box, and the length of the path to this state."""
+        return self._note(key, len(self.paths.get(key, ())))
+
+    def estimate(self, key: str, length: int) -> str:
+        """The text after the key of a new state that a path of `length` actions reaches, as in
+        `/23=1+1=3~121=4~330=4`.
+
+        The note of the state comes first, then a sum that ends as the estimate.
+        It begins with `length` plus twice the pushes. First for rows and then for columns, the text
+        after `~` names where the player is, where the cell `aim` is and the difference, then the
+        sum with this difference."""
+        player, *boxes = _cells(key)
+        total = length + 2 * sum(self.facts.pushes.get(box, 0) for box in boxes)
+        text = f"{self._note(key, length)}={total}"
+        for here, there in zip(player, self.aim(key) or player, strict=True):
+            apart = abs(int(here) - int(there))
+            total += apart
+            text += f"~{here}{there}{apart}={total}"
+        return text
+
+    def _note(self, key: str, length: int) -> str:
+        found = (self.facts.pushes.get(box) for box in _cells(key)[1:])
+        pushes = ",".join(DEAD if n is None else str(n) for n in found)
+        return f"/{self.aim(key)}={pushes}+{length}"
 
     def status(self, key: str, after: str, outcome: str) -> str:
         """The status of a move from the state `key` to `after`: `GOAL`, `BLOCKED`, `DEAD`, `SEEN`,
@@ -217,13 +227,12 @@ class BestStates(OpenStates):
 
     def add(self, after: str, path: tuple[str, ...], status: str) -> None:
         """Record a state whose status is an estimate. Open it unless it is at the depth limit."""
-        _, plus, estimate = status.partition("+")
-        if not plus:
+        if "+" not in status:
             return
         self.paths[after] = path
         # A state at the depth limit is recorded but never expanded.
         if len(path) < self.max_depth:
-            self._ranks[after] = (int(estimate), -self._lines, len(self.paths))
+            self._ranks[after] = (int(status.rpartition("=")[2]), -self._lines, len(self.paths))
 
 
 class BestFirst(BreadthFirst):
@@ -366,8 +375,9 @@ class BestFirst(BreadthFirst):
 
         In the lines before facts and search, `place` is a cell and what is there. In lines of facts,
         `cell` is the cell that a line is about, and `fact` a neighbour or its status. In lines of the
-        search, `next` is the state that a line expands, `note` a cell to push from with the pushes,
-        and `estimate` the distance and the estimate. In both, `open` is a word after the semicolon.
+        search, `next` is the state that a line expands, `note` a cell to push from with the pushes and
+        the path's length, and `estimate` the sums that end with the estimate. In both, `open` is a
+        word after the semicolon.
         """
         head, colon, _ = line.partition(":")
         if not colon:
@@ -424,11 +434,6 @@ def _key(player: str, boxes: Sequence[str]) -> str:
 
 def _beside(cell: str, step: tuple[int, int]) -> str:
     return f"{int(cell[0]) + step[0]}{int(cell[1]) + step[1]}"
-
-
-def _apart(cell: str, other: str) -> tuple[int, int]:
-    """The rows and the columns between two cells."""
-    return abs(int(cell[0]) - int(other[0])), abs(int(cell[1]) - int(other[1]))
 
 
 def _successors(puzzle: PushPuzzle, key: str) -> tuple[Successor, ...]:
@@ -525,7 +530,7 @@ def _written_move(key: str, move: Move, puzzle: PushPuzzle) -> str:
 def _words_of_line(text: str, actions: Sequence[str]) -> Line | None:
     """Parse a line and keep its keys as written. Return None if it cannot be parsed.
 
-    The status of a move is its estimate (such as `/23=1~10+4`), `#`, or a word such as `seen`.
+    The status of a move is its estimate (such as `/23=1+1=3~121=4~330=4`), `#`, or a word such as `seen`.
     """
     line = read_line(text, actions, _WORDS)
     if line is None:
