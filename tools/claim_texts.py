@@ -1651,7 +1651,7 @@ def opened_hidden_lake() -> Iterator[Claim]:
     yield PAGE, f"win {tables} % of the evaluation set, and nine counters that\n  know"
     yield PAGE, f"there are {counters} % from {figure(80)} moves."
     yield PAGE, f"Two tables counted from {figure(2400)} moves win {tables} %."
-    yield "README.md", f"random moves, with a search over them, win {tables} %."
+    yield "README.md", f"random moves led, with a search over them, win {tables} %."
     policy = "elimination_kept_over_16_episodes"
     episodes = reference["success_by_episode"][policy]
     later = percent(fmean(episodes[4:]))
