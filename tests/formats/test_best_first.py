@@ -194,7 +194,7 @@ CORRUPTED = {
     "wrong move": ("wrong_move", with_line(7, "Left1222/23", "Left1122/23")),
     "wrong blocked cell": ("wrong_move", with_line(6, "Up04#", "Up05#")),
     "a state blocks": ("wrong_move", with_line(6, "Up04#", "Up1321#")),
-    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422/23=1+1=1~022=3~341=4")),
+    "not blocked": ("wrong_move", with_line(6, "Up04#", "Up0422/23=1+1=3~022=5~431=6")),
     "missing action": ("wrong_move", with_line(6, " Right15#", "")),
     "wrong estimate": ("wrong_status", with_line(7, "231=6", "231=4")),
     "wrong distance": ("wrong_status", with_line(7, "~121", "~120")),

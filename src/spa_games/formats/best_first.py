@@ -189,10 +189,9 @@ class BestStates(OpenStates):
         """The text after the key of a new state that a path of `length` actions reaches, as in
         `/23=1+1=3~121=4~330=4`.
 
-        The note of the state comes first, then a sum that ends as the estimate.
-        It begins with `length` plus twice the pushes. First for rows and then for columns, the text
-        after `~` names where the player is, where the cell `aim` is and the difference, then the
-        sum with this difference."""
+        The state's note comes first, then the sum of `length` and twice the pushes. First for rows and
+        then for columns, the text after `~` names where the player is, where the cell `aim` is and the
+        difference, then the sum with this difference. The last sum is the estimate."""
         player, *boxes = _cells(key)
         total = length + 2 * sum(self.facts.pushes.get(box, 0) for box in boxes)
         text = f"{self._note(key, length)}={total}"
