@@ -92,3 +92,14 @@ def test_models_with_other_layers_are_read_by_themselves():
     adapted = small_model("qwen2")
     add_adapters(adapted, rank=2, alpha=4, target_modules="all-linear", seed=0)
     assert not can_fuse(adapted, torch.float32)
+
+
+def test_weights_are_copied_in_their_own_dtype_only_if_they_are_small(monkeypatch):
+    model = small_model("llama3", hidden_size=288)
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    monkeypatch.setattr("spa.engines.fused.COPY_BYTES", size)
+    assert can_fuse(model, torch.float32)
+    monkeypatch.setattr("spa.engines.fused.COPY_BYTES", size - 1)
+    assert not can_fuse(model, torch.float32)
+    # A copy in another dtype saves a conversion per matrix and step.
+    assert can_fuse(model, torch.bfloat16)

@@ -25,15 +25,15 @@ from spa.models.attention import has_full_attention
 from spa.models.lora import has_adapters, merged_weight
 
 MODELS = ("llama", "mistral", "qwen2")
-SMALL = 256  # largest hidden size at which a second copy of float32 weights is cheap
+COPY_BYTES = 2**30  # largest size of weights of which a second copy in their own dtype is cheap
 PREFILL_SCORES = 2**24  # elements of one block of attention scores: 64 MiB in float32
 DECODED_ROWS = 16  # batch size for which the matrix layout is optimized; any other size works
 
 
 def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     """Return whether `FusedModel` supports the model, and whether its copy of the matrices is worth
-    the memory. The copy is worth it if `dtype` differs from the dtype of the weights, or if the
-    model is small."""
+    the memory. The copy is worth it if `dtype` differs from the dtype of the weights, or if they
+    have at most `COPY_BYTES`."""
     config = getattr(model, "config", None)
     if config is None or config.model_type not in MODELS or not has_full_attention(config):
         return False
@@ -53,11 +53,12 @@ def can_fuse(model: Any, dtype: torch.dtype) -> bool:
     known = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
     devices = {parameter.device.type for parameter in model.parameters()}
     stored = next(model.parameters()).dtype
+    size = sum(parameter.nbytes for parameter in model.parameters())
     return (
         devices in ({"cpu"}, {"cuda"})
         and not (has_adapters(model) and devices == {"cpu"})
         and linear == known
-        and (dtype != stored or config.hidden_size <= SMALL)
+        and (dtype != stored or size <= COPY_BYTES)
     )
 
 
