@@ -254,8 +254,9 @@ def tables(result: Mapping[str, Any]) -> list[tuple[str, str, Table]]:
             "and do not cover training seeds. A shuffled control is a method with SFT on next states of other turns. "
             "If a method is no better than the shuffled control, the gain of the method does not "
             "come from a correct world model. The column "
-            "of predictions shows the percentage of exact predictions after SFT, and in brackets how many of the "
-            "measured puzzles were seen in training.",
+            "of predictions shows the percentage of exact predictions after SFT. Brackets, if any, show how many of "
+            "the measured puzzles were seen in training. Predictions and trained tokens are means over the method's "
+            "boards.",
             Table(
                 (
                     "method",
