@@ -9,8 +9,9 @@ from helpers.families import NAMES, small_model, template, tokenizer
 from helpers.template_families import styled_template
 
 from spa.errors import ConfigError
-from spa.formats.registry import world_model_response
+from spa.formats.registry import format_of, world_model_response
 from spa.models.forward import token_logprobs
+from spa.recipes.sft_updates import teacher_forced_accuracy
 from spa.types import SFTExample
 from spa.worldmodel.sequences import (
     TrainingSequence,
@@ -355,3 +356,23 @@ def test_text_before_the_thoughts_of_a_published_example_is_left_out(lead):
     (expected,) = sequences([example])
     (found,) = sequences([replace(example, response=lead + example.response)])
     assert found.token_ids.tolist() == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize("loss_on", ["response", "states_only", "no_states"])
+@pytest.mark.parametrize("merge", [False, True])
+def test_every_part_is_scored_whatever_carries_loss(loss_on, merge):
+    made = sequences(examples_of(), merge=merge, loss_on=loss_on)
+    width = max(len(sequence.token_ids) for sequence in made)
+    right = np.ones((len(made), width - 1), bool)
+    shares = teacher_forced_accuracy(right, made, format_of("prediction_first"), template("qwen2"))
+    assert shares == {
+        f"val/teacher_forced/{kind}": 1.0 for kind in ("observation", "prediction", "answer")
+    }
+
+
+def test_the_answer_of_a_response_without_thoughts_is_scored_as_an_answer():
+    (example,) = examples_of((1,))
+    (sequence,) = sequences([replace(example, response="<answer>Down</answer>")])
+    right = np.ones((1, len(sequence.token_ids) - 1), bool)
+    shares = teacher_forced_accuracy(right, [sequence], format_of("search"), template("qwen2"))
+    assert shares == {"val/teacher_forced/answer": 1.0}

@@ -461,9 +461,12 @@ class WrittenFormat(ResponseFormat):
         """Return the parts of every line of the thoughts, and the answer, each as (kind, begin,
         end)."""
         found = list[tuple[str, int, int]]()
-        end = text.find("</think>")
         begin = len("<think>") if text.startswith("<think>") else 0
-        for line in re.compile(r"[^\n]+").finditer(text, begin, len(text) if end < 0 else end):
+        # Without thoughts, the response begins with its answer.
+        last = re.search("</think>|<answer>", text)
+        for line in re.compile(r"[^\n]+").finditer(
+            text, begin, last.start() if last else len(text)
+        ):
             found += [
                 (kind, line.start() + start, line.start() + stop)
                 for kind, start, stop in self.line_parts(line[0])

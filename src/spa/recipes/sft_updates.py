@@ -9,6 +9,7 @@ text before it.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,23 +46,27 @@ def teacher_forced_accuracy(
     counts = Counter[str]()
     right = Counter[str]()
     for row, sequence in zip(is_right, sequences, strict=True):
-        for begin, end in _responses(sequence.mask):
+        for begin, end in sequence.responses:
             ids = sequence.token_ids[begin:end]
-            bounds = token_bounds(ids, template)
+            ends = np.array([last for _, last in token_bounds(ids, template)])
+            ends += len(sequence.prefill)
             hits = row[begin - 1 : end - 1]
-            for kind, start, stop in form.parts(template.decode_response([*map(int, ids)])):
-                inside = [start < last <= stop for _, last in bounds]
-                if any(inside):
+            text = sequence.prefill + template.decode_response([*map(int, ids)])
+            for kind, start, stop in form.parts(text):
+                inside = (start < ends) & (ends <= stop)
+                if inside.any():
                     counts[kind] += 1
                     right[kind] += int(hits[inside].all())
     return {f"val/teacher_forced/{kind}": right[kind] / count for kind, count in counts.items()}
 
 
-def _responses(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Return the start index and the exclusive end index of every response, that is, of every run
-    of True values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]
+def _with_whole_responses(sequence: TrainingSequence) -> TrainingSequence:
+    """Return the sequence with a mask of all tokens of its responses, whatever contributes to the
+    loss."""
+    mask = np.zeros(len(sequence.token_ids), dtype=bool)
+    for begin, end in sequence.responses:
+        mask[begin:end] = True
+    return replace(sequence, mask=mask)
 
 
 FORCED_EXAMPLES = 64
@@ -156,7 +161,8 @@ def forced_accuracy(
     the model would write greedily, given the true text before them."""
     # With top_k=1 the true token has log-prob 0 exactly if it is the most likely one.
     greedy = SamplingParams(top_k=1)
-    logprobs = score_logprobs(part, token_batch(batch, template.images), micro, device, greedy)
+    whole = token_batch([*map(_with_whole_responses, batch)], template.images)
+    logprobs = score_logprobs(part, whole, micro, device, greedy)
     form = format_of(cfg.agent_proxy.response_format)
     return teacher_forced_accuracy((logprobs > -0.1).numpy(), batch, form, template)
 

@@ -71,13 +71,17 @@ class TrainingSequence:
     """One training sequence.
 
     `token_ids` is int32 [T]. `mask` is bool [T], True for tokens that contribute to the loss.
-    `examples` is the number of data examples that were merged into the sequence.
+    `examples` is the number of data examples that were merged into the sequence. `responses` has
+    the first token and the exclusive last token of each of their responses, and `prefill` is the
+    text that precedes them.
     """
 
     token_ids: np.ndarray
     mask: np.ndarray
     examples: int
     images: tuple[bytes, ...] = ()  # PNG files of the images in the prompt
+    responses: tuple[tuple[int, int], ...] = ()
+    prefill: str = ""
 
 
 def training_sequences(
@@ -225,14 +229,17 @@ def _sequence(
     }  # positions of the responses that contribute to the loss
     while True:
         head = 2 if messages[0]["role"] == "system" else 1
-        ids, mask = _tokenize(messages, head, trained, template, prefill, mask_of, last.images)
+        ids, mask, responses = _tokenize(
+            messages, head, trained, template, prefill, mask_of, last.images
+        )
         if max_length is None or len(ids) <= max_length:
-            kept = sum(1 for position in trained if position >= head)
             return TrainingSequence(
                 token_ids=np.asarray(ids, np.int32),
                 mask=np.asarray(mask, np.bool_),
-                examples=kept,
+                examples=len(responses),
                 images=last.images,
+                responses=tuple(responses),
+                prefill=prefill,
             )
         if len(messages) <= head + 1:
             return None
@@ -264,7 +271,9 @@ def _tokenize(
     prefill: str,
     mask_of: SFTMask,
     images: Sequence[bytes] = (),
-) -> tuple[list[int], list[bool]]:
+) -> tuple[list[int], list[bool], list[tuple[int, int]]]:
+    """Tokenize a conversation whose first prompt is `messages[:head]`. Returns the token ids, the
+    loss mask, and the token spans of the responses at the positions in `trained`."""
     # The images are in the order of their placeholders in the messages.
     left = iter(images)
 
@@ -282,12 +291,15 @@ def _tokenize(
 
     ids = template.start(tuple(messages[:head]), prefill, shown(messages[head - 1]["content"]))
     mask = [False] * len(ids)
+    responses = list[tuple[int, int]]()
     for position in range(head, len(messages), 2):
         text = messages[position]["content"]
         # Remove text before the prefill: published examples may have some, but responses in
         # rollouts begin with the prefill.
         text = text[max(0, text.find(prefill)) :]
         response_ids = template.response_ids(text, prefill)
+        if position in trained:
+            responses.append((len(ids), len(ids) + len(response_ids)))
         ids += response_ids
         response = {"role": "assistant", "content": text.removeprefix(prefill)}
         mask += (
@@ -300,4 +312,4 @@ def _tokenize(
             # A mask may also train on the user message before a trained response.
             later = position + 2 in trained
             mask += masked(messages[position + 1], delta) if later else [False] * len(delta)
-    return ids, mask
+    return ids, mask, responses
