@@ -317,3 +317,20 @@ def test_an_evaluation_says_what_was_imagined_and_goes_on_to_the_same_bytes(
     assert "up to 5 turns ahead" in capsys.readouterr().out.replace("\n", " ")
     assert cli.main([*args[:6], "--plan", "beam-0"]) == 2
     assert "best-of-8" in capsys.readouterr().err
+
+
+def test_unknown_actions_use_none_of_the_actions_left():
+    """As in play, which executes the known ones."""
+    lake = FrozenLake(is_slippery=False)
+    lake.reset(seed=0)
+    prompt = Prompt(
+        episode_id="a", messages=(), token_ids=np.zeros(1, np.int32), prefill="<think>", seed=0,
+        context=lake, mode="base", actions_left=2,
+    )  # fmt: skip
+    said = Completion(
+        text="</think><answer>jump || Down || Left</answer>",
+        token_ids=None,
+        logprobs=None,
+        finish_reason="stop",
+    )
+    assert imagining(1)._parse(prompt, said).actions == ("Down", "Left")

@@ -278,8 +278,10 @@ class Planner(ABC):
             max_actions=self.max_actions,
             order=prompt.response_format,
         )
+        # Unknown actions use none of the actions that are left, as in `take_turn`.
+        known = [name for name in parsed.actions if prompt.context.to_action(name) is not None]
         # `actions_left` is None without a limit: then the slice keeps the whole plan.
-        return replace(parsed, actions=parsed.actions[: prompt.actions_left])
+        return replace(parsed, actions=tuple(known[: prompt.actions_left]))
 
     def _with_noise(
         self, env: TextEnv | None, parsed: ParsedResponse, truth: Outcome, rng: np.random.Generator
