@@ -1,19 +1,24 @@
 """Several imagined plans, each with its predicted state, then the choice: written, read, relabelled, shuffled."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from helpers.play import groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spa.worldmodel.branches
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
+from spa.examples.counterfactual import SOURCE
+from spa.examples.source import Puzzles
 from spa.formats.plans import imagined, imagined_plans, read_options
 from spa.formats.registry import parse_response, world_model_response
 from spa.policies.scripted import ScriptedEngine, random_engine
 from spa.prompts.render import Prompter
+from spa.recipes import setup
 from spa.types import Episode
 from spa.worldmodel.branches import turn_options
 from spa.worldmodel.examples import episode_examples, shuffle_next_states
@@ -55,11 +60,11 @@ def test_what_is_no_option_is_none(thoughts):
     assert read_options(thoughts) == ()
 
 
-def episodes(**options) -> list[Episode]:
+def episodes(make=lambda tag: make_env("frozen_lake", LAKE), **options) -> list[Episode]:
     return play(
         groups(4, 1),
         random_engine(max_actions=2),
-        make=lambda tag: make_env("frozen_lake", LAKE),
+        make=make,
         mode="add_worldmodel",
         response_format="choose_plan",
         **options,
@@ -169,3 +174,25 @@ def test_other_states_than_the_true_ones_are_refused():
         load_config(
             "base", ["agent_proxy.response_format=choose_plan", "generate.states=random_coords"]
         )
+
+
+def test_plans_of_turns_without_an_example_are_counted(monkeypatch):
+    played, real = list[int](), spa.worldmodel.branches._try
+
+    def noted(*args):
+        turn = real(*args)
+        played.append(len(turn.executed))
+        return turn
+
+    monkeypatch.setattr(spa.worldmodel.branches, "_try", noted)
+    cfg = load_config("tiny", ["agent_proxy.response_format=choose_plan"])
+    worker = setup.make_worker(cfg, None, mode="add_worldmodel")
+    lake = partial(worker.make_env, "FrozenLakeNoSlip")
+    (episode, *_) = (one for one in episodes(lambda tag: lake()) if len(one.turns) > 1)
+    first, *rest = episode.turns
+    # A malformed response gives no example.
+    spoilt = replace(first, response=parse_response("Left", mode="add_worldmodel"))
+    episode = replace(episode, tag="FrozenLakeNoSlip", turns=(spoilt, *rest))
+    made, _ = SOURCE.of_episode(cfg, Puzzles(worker=worker, held_out=frozenset()), episode)
+    assert len(made) == len(rest)
+    assert sum(example.extra["tried"] for example in made) == sum(played)

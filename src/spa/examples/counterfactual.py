@@ -59,6 +59,10 @@ class Counterfactual(Play):
             replace(example, extra={**example.extra, "tried": tried[example.turn][1]})
             for example in made
         ]
+        if made:
+            # Turns without an example were tried, too.
+            others = {*range(len(tried))} - {example.turn for example in made}
+            made[-1].extra["tried"] += sum(tried[turn][1] for turn in others)
         return made, dropped
 
     def _listed(self, cfg: Config) -> int:
