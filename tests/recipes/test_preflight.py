@@ -296,3 +296,17 @@ def test_the_bundled_models_games_are_judged_by_actions_and_states(game: type, k
     warn_of_unknown_games([cfg, cfg])
     told = caplog.text.count("builtin:tiny was not trained for FrozenLakeNoSlip")
     assert told == (0 if known else 1)  # once for all stages of a comparison
+
+
+class OnePuzzleFails(OtherReward):
+    """A lake that cannot make the puzzle of one seed."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed == 13:
+            raise ValueError("no such puzzle")
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_puzzle_that_cannot_be_made_stops_no_run():
+    path = f"{__name__}:{OnePuzzleFails.__name__}"
+    warn_of_unknown_games([load_config("tiny", [f"custom_envs.FrozenLakeNoSlip.env_type={path}"])])

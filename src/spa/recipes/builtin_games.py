@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from spa.config.schema import Config
 from spa.envs.base import StateText, TextEnv
-from spa.envs.limits import EnvFault
+from spa.envs.limits import MAKING_S, EnvFault, boundary
 from spa.envs.registry import make_env
 from spa.errors import SpaError
 from spa.models.load import BUILTIN, BUILTIN_GAMES
@@ -69,7 +69,8 @@ def _vocabulary(env: TextEnv, mode: StateText) -> tuple[tuple[str, ...], set[str
     """Return the action names, and all words and symbols in the initial states of `PUZZLES`
     puzzles."""
     words: set[str] = set()
-    for seed in range(PUZZLES):
-        env.reset(seed=seed)
-        words |= set(_WORD.findall(env.state_text(mode)))
-    return env.action_names(), words
+    with boundary("the first states", MAKING_S):
+        for seed in range(PUZZLES):
+            env.reset(seed=seed)
+            words |= set(_WORD.findall(env.state_text(mode)))
+        return env.action_names(), words
