@@ -241,3 +241,9 @@ def test_three_seeds_that_agree_to_the_digit_are_not_certain():
     tied = [[0.25, 0.5, 0.75], [0.5, 0.25, 0.75], [0.75, 0.5, 0.25]]
     assert rate_interval(tied, seed=0) == bootstrap_mean(tied, seed=0)
     assert rate_interval(tied, seed=0).low < 0.5 < rate_interval(tied, seed=0).high
+
+
+def test_differences_over_seeds_stay_between_minus_one_and_one():
+    found = paired_difference([[1.0], [1.0], [1.0]], [[0.0], [0.0], [1.0]], seed=0)
+    assert found.mean == pytest.approx(2 / 3)
+    assert -1 < found.low < 0 and found.high == 1.0

@@ -160,8 +160,6 @@ def paired_difference(
     differences = [a - b for a, b in pairs]
     interval = _interval(differences, seed=seed, level=level, resamples=resamples)
     wider = _with_width(interval, level)
-    if wider is interval:
-        return interval
     return replace(wider, low=max(-1.0, wider.low), high=min(1.0, wider.high))
 
 
