@@ -320,6 +320,13 @@ def test_training_puzzles_are_left_out(tmp_path, untrained_model):
     assert has_all_example_files(tmp_path / "run")
     (tmp_path / "elsewhere" / "sft").mkdir(parents=True)
     assert not has_all_example_files(tmp_path / "elsewhere")
+    # PPO whose configuration names another folder for SFT.
+    (tmp_path / "tuned there").mkdir()
+    (tmp_path / "apart" / "ppo").mkdir(parents=True)
+    (tmp_path / "apart" / "ppo" / "config.yaml").write_text(
+        f"sft: {{trainer: {{default_local_dir: {tmp_path / 'tuned there'}}}}}\n"
+    )
+    assert not has_all_example_files(tmp_path / "apart")
     # PPO that began from a checkpoint of another run.
     checkpoint = tmp_path / "run" / "sft" / "global_step_4"
     checkpoint.mkdir(parents=True)

@@ -2,7 +2,7 @@
 without a model."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,10 +147,29 @@ def training_hashes(run: Path) -> frozenset[str]:
 
 def has_all_example_files(run: Path) -> bool:
     """Return whether the files of SFT examples still exist, for this run and for every earlier run
-    from whose checkpoints it started. Otherwise `training_hashes` is incomplete."""
+    from whose checkpoints it started. Otherwise `training_hashes` is incomplete. Files outside the
+    folder of a run are not found."""
     return all(
-        not (each / "sft").is_dir() or bool(_example_files(each)) for each in _with_earlier(run)
+        bool(_example_files(each))
+        or not ((each / "sft").is_dir() or any(map(_fine_tuned_elsewhere, _configs(each))))
+        for each in _with_earlier(run)
     )
+
+
+def _fine_tuned_elsewhere(values: Mapping[str, Any]) -> bool:
+    """Return whether a stage's settings name another existing folder for SFT."""
+    folder = values.get("sft.trainer.default_local_dir")
+    return bool(folder) and Path(folder).is_dir()
+
+
+def _configs(run: Path) -> list[dict[str, Any]]:
+    """Read the settings of the run's stages, flattened."""
+    files = (run / stage / "config.yaml" for stage in ("ppo", "sft", "data"))
+    return [
+        flatten(yaml.safe_load(file.read_text(encoding="utf-8")))
+        for file in files
+        if file.is_file()
+    ]
 
 
 def _with_earlier(run: Path) -> list[Path]:
@@ -158,9 +177,7 @@ def _with_earlier(run: Path) -> list[Path]:
     indirectly."""
     runs = [run.resolve()]
     for each in runs:  # the loop appends to this list
-        for config in (each / stage / "config.yaml" for stage in ("ppo", "sft", "data")):
-            tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
-            values = flatten(tree)
+        for values in _configs(each):
             for name in (values.get(key) for key in _BEGINNINGS):
                 earlier = run_of(Path(name)) if name and Path(name).is_dir() else None
                 if earlier and earlier.resolve() not in runs:
