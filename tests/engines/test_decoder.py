@@ -182,9 +182,6 @@ def test_memory_is_released_when_no_episode_is_left():
     assert not decoder.slots
     engine.close()
     assert not decoder.buffers
-    forgetful = LocalEngine(model, made, graphs=True, keep_cache=False)
-    forgetful.generate(asked, SAMPLING)
-    assert not decoder_of(forgetful).buffers
 
 
 def test_a_second_rollout_uses_the_steps_and_the_memory_of_the_first():

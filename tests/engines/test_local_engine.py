@@ -87,12 +87,19 @@ def test_logprobs_over_several_turns_are_those_of_one_forward_pass(name):
     check_episodes(model, episodes)
 
 
+class Forgetful(LocalEngine):
+    """Keeps no cache from turn to turn."""
+
+    def generate(self, prompts, sampling):
+        answers = super().generate(prompts, sampling)
+        self.forget([prompt.episode_id for prompt in prompts])
+        return answers
+
+
 def test_cached_and_uncached_play_agree():
     made, model = ending_template("qwen2"), small_model("qwen2")
     cached = play(groups(2, 3), LocalEngine(model, made), made, max_turn=3, max_tokens=10)
-    fresh = play(
-        groups(2, 3), LocalEngine(model, made, keep_cache=False), made, max_turn=3, max_tokens=10
-    )
+    fresh = play(groups(2, 3), Forgetful(model, made), made, max_turn=3, max_tokens=10)
     for a, b in zip(cached, fresh, strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)

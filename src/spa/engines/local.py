@@ -67,8 +67,7 @@ class LocalEngine:
     """The default engine. It shares the model with the trainer. If `load_weights` gets that model,
     it only drops the caches and refreshes the matrices of `spa.engines.fused`.
 
-    `keep_cache=False` drops every episode's cache after its turn, which saves memory but means more
-    tokens to read. `max_rows` is the largest batch size. `autocast` is the precision of the forward
+    `max_rows` is the largest batch size. `autocast` is the precision of the forward
     pass; None uses the dtype of the weights. With `graphs`, sampling uses `spa.engines.decoder`; by
     default this is tried on CUDA. Models that `spa.engines.fused` supports use its forward pass.
 
@@ -81,7 +80,6 @@ class LocalEngine:
         model: Any,
         template: ChatTemplate,
         *,
-        keep_cache: bool = True,
         max_rows: int = 1024,
         autocast: torch.dtype | None = None,
         version: int = 0,
@@ -96,7 +94,6 @@ class LocalEngine:
         fused = not self.safe and can_fuse(model, dtype)
         # Flash attention accepts no mask over pairs of queries and keys.
         self.safe = self.safe or (not fused and uses_flash(model.config))
-        self.keep_cache = keep_cache and not self.safe
         self._episodes: dict[str, EpisodeKV] = {}
         self.max_rows = max_rows
         self.sampler: Any = model
@@ -168,8 +165,6 @@ class LocalEngine:
                     )
                 elif self.decoder is not None:
                     responses = self.decoder.generate(part, sampling)
-                    if not self.keep_cache:
-                        self.decoder.forget([prompt.episode_id for prompt in part])
                 else:
                     responses = _Batch(self, part, sampling).run()
                 out += [self._completion(ids, logprobs) for ids, logprobs in responses]
@@ -466,7 +461,7 @@ class _Batch:
     def _leave(self, batch_rows: Sequence[int], *, last: bool = False) -> None:
         """Save the keys and values of finished rows for their next turn, if they have one."""
         batch_rows = [b for b in batch_rows if self.prompts[self.rows[b]].continued]
-        if not self.engine.keep_cache or not batch_rows:
+        if self.engine.safe or not batch_rows:
             return
         rows = torch.tensor(batch_rows, device=self.device)
         valid = self.valid[rows]
