@@ -221,7 +221,7 @@ def _ppo_time(cfg: Config, shape: ModelShape, machine: Machine, characters: floa
     episodes = train.env_groups * train.group_size
     kept = kept_episodes(cfg) * talk.tokens
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
-    reference = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
+    reference = cfg.has_kl_term()
     step = _rollout(cfg, shape, machine, talk, episodes)
     updated: list[tuple[ActorConfig | CriticConfig, bool, str, int]] = [
         (

@@ -1,8 +1,12 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from spa.cli import main
 from spa.config.load import load_config
 from spa.config.schema import Config
+from spa.recipes import token_budget
 from spa.recipes.token_budget import shape_of, with_token_budgets
 from spa_estimates.fit import CHANGES, GB, Place, advice, disk, fit_lines, fits, phases
 
@@ -293,3 +297,19 @@ def test_an_estimate_has_the_memory_of_its_stages_alone(stage, named, others, tm
     text = "\n".join(fit_lines(load_config("base"), shape, place, ["base"], stages=[stage]))
     memory, _, _ = text.partition("The configuration")
     assert named in memory and not any(name in memory for name in others)
+
+
+def test_budgets_are_those_of_the_engine_that_auto_becomes(monkeypatch):
+    cfg = load_config("base", ["actor_rollout_ref.rollout.name=auto", "trainer.device=cuda"])
+    rollout = replace(cfg.actor_rollout_ref.rollout, name="vllm")
+    served = replace(cfg, actor_rollout_ref=replace(cfg.actor_rollout_ref, rollout=rollout))
+    monkeypatch.setattr(token_budget, "on_cpu", lambda cfg: False)
+    monkeypatch.setattr(token_budget, "on_this_machine", lambda cfg: served)
+    memory = SimpleNamespace(total_memory=60 * GB)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: memory)
+    made = token_budget.with_budgets_of_device(cfg)
+    assert made.actor_rollout_ref.rollout.name == "auto"
+    assert (
+        made.actor_rollout_ref.actor == with_token_budgets(served, 60 * GB).actor_rollout_ref.actor
+    )
+    assert made.actor_rollout_ref.actor != with_token_budgets(cfg, 60 * GB).actor_rollout_ref.actor

@@ -52,7 +52,11 @@ def test_a_part_is_right_if_all_its_tokens_are():
     ids = np.array([*map(ord, prompt + text)], np.int32)
     mask = np.arange(len(ids)) >= len(prompt)
     sequence = TrainingSequence(
-        token_ids=ids, mask=mask, examples=1, responses=((len(prompt), len(ids)),), prefill="<think>"
+        token_ids=ids,
+        mask=mask,
+        examples=1,
+        responses=((len(prompt), len(ids)),),
+        prefill="<think>",
     )
     is_right = np.ones((1, len(ids) - 1), bool)
     template = cast(ChatTemplate, OneTokenPerCharacter())

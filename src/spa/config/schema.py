@@ -336,6 +336,12 @@ class Config:
             self.max_turn(tag) * self.agent_proxy.max_actions_per_turn,
         )
 
+    def has_kl_term(self) -> bool:
+        """Return whether PPO compares the policy with its reference, in the loss or in the
+        reward."""
+        actor = self.actor_rollout_ref.actor
+        return (actor.use_kl_loss and actor.kl_loss_coef > 0) or self.algorithm.use_kl_in_reward
+
     def action_sep(self, tag: str) -> str:
         """Separator between the actions of an answer, for a tag."""
         own = self.custom_envs[tag].action_sep if tag in self.custom_envs else None

@@ -77,8 +77,9 @@ def make_engine(
 
     `model_name` is a model or checkpoint as in `model_path`, a name in `model_info` for a model
     behind an API, or `random` for uniformly random legal actions. With
-    `actor_rollout_ref.rollout.name=openai`, any other name means `model_config.model_name`. If
-    `template` is given, the tokenizer is not loaded again. `device` is the device of a local model.
+    `actor_rollout_ref.rollout.name=openai`, any other name means `model_config.model_name`.
+    `template` spares loading the tokenizer again where the engine does not load it with the model.
+    `device` is the device of a local model.
 
     Raises ModelError if the model cannot be used, and ConfigError if the engine cannot be built
     from a configuration.

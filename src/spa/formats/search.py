@@ -397,7 +397,8 @@ def score_search(
     start.
 
     `complete` is False if the text was cut off; its last line is then not scored. `open_states`
-    determines the order and the statuses of the search. Returns None if no goal can be reached.
+    determines the order and the statuses of the search. Returns None if a search of at most
+    `MAX_LINES` lines and `MAX_DEPTH` actions finds no goal.
     """
     start = next(iter(true))
     wanted = run_search(expanding(open_states(start)), lambda key: true[key])
@@ -591,8 +592,9 @@ class BreadthFirst(WrittenFormat):
 
     def line_parts(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield (kind, begin, end) for every word of a line. The kinds are `next` (the state that
-        the line expands), `path`, `move`, `status`, and `open` (a state that remains open). A move
-        with an intermediate stop has two parts, `way` and `move`."""
+        the line expands), `path`, `move`, `status` (one of `STATUSES`; a game's other outcomes
+        count as moves), and `open` (a state that remains open). A move with an intermediate stop
+        has two parts, `way` and `move`."""
         head, colon, _ = line.partition(":")
         moves, _, _ = line.partition(";")
         for word in re.finditer(r"[^\s:;]+", line):

@@ -37,8 +37,8 @@ def require_dynamics(
         env,
         tag,
         instead=(
-            "spa cannot plan in it. Set imagine.n to 1; for self-play set generate.imagine.n to "
-            "1, as in the preset tiny"
+            "spa cannot plan in it. Set imagine.n to 1 and imagine.proposals to sampled; for self-play the same keys "
+            "under generate, as in the preset tiny"
         ),
     )
     # Predictions have the format of `world_state_text`, but prompts show states in the format of

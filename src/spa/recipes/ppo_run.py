@@ -117,10 +117,8 @@ def load_models(cfg: Config, resume: Path | None = None) -> tuple[Models, ChatTe
             cfg.critic, path, device, total, seed=cfg.seed.train + 1, resume=resume
         )
     # Without a KL term a reference model would cost memory and a forward pass for nothing.
-    wants_ref = (
-        actor_cfg.use_kl_loss and actor_cfg.kl_loss_coef > 0
-    ) or cfg.algorithm.use_kl_in_reward
-    ref = build_reference(cfg, actor, device) if wants_ref and actor_cfg.use_ref else None
+    wants_ref = cfg.has_kl_term() and actor_cfg.use_ref
+    ref = build_reference(cfg, actor, device) if wants_ref else None
     ctrl = cfg.algorithm.kl_ctrl
     kl = KLController(
         coef=ctrl.kl_coef,

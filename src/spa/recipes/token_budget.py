@@ -9,6 +9,8 @@ from spa.algo.estimators import estimator_named
 from spa.config.schema import Config
 from spa.config.schema_models import FSDPConfig, ModelConfig
 from spa.engines.decoder import KEPT_SHARE
+from spa.engines.factory import on_this_machine
+from spa.engines.fused import COPY_BYTES
 from spa.models import memory
 from spa.models.load import model_config
 from spa.models.memory import FULL, HALF, ModelShape
@@ -76,7 +78,10 @@ def with_budgets_of_device(cfg: Config, ranks: int = 1) -> Config:
     """Return `cfg` with the token budgets of the device that it names, one of `ranks` equal
     ones."""
     gpu = None if on_cpu(cfg) else torch.cuda.get_device_properties(0).total_memory
-    return with_token_budgets(cfg, gpu, ranks)
+    # Budgets depend on the engine that plays here, but the configuration keeps `auto`.
+    made = with_token_budgets(on_this_machine(cfg), gpu, ranks)
+    part = replace(made.actor_rollout_ref, rollout=cfg.actor_rollout_ref.rollout)
+    return replace(made, actor_rollout_ref=part)
 
 
 def budget(shape: ModelShape, free: float, settings: ModelConfig) -> int | None:
@@ -141,9 +146,10 @@ def held_by_engine(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, 
         copy = width * shape.parameters
         episodes = min(episodes, rollout.max_num_seqs)
     else:
-        # In float32 the local engine shares the trainer's weights.
+        # In float32 the local engine shares the trainer's weights, unless they are small.
         width = FULL if cfg.actor_rollout_ref.model.dtype == "float32" else HALF
-        copy = width * shape.parameters if width == HALF else 0
+        copy = width * shape.parameters
+        copy = 0 if width == FULL and copy > COPY_BYTES else copy
     cache = memory.cache(shape, episodes, rollout.max_model_len, width=width)
     return {"engine (copy of the weights)": copy, "keys and values": cache}
 
@@ -173,9 +179,8 @@ def kept_in_ppo(cfg: Config, shape: ModelShape, ranks: int = 1) -> dict[str, int
     # A critic is as large as the policy. Estimators without values, such as grpo, need none.
     critic = estimator_named(cfg.algorithm.adv_estimator, keys_of(cfg.algorithm)).needs_values
     value = memory.training_state(shape, lora_rank=own.model.lora_rank) if critic else 0
-    wants_ref = (actor.use_kl_loss and actor.kl_loss_coef > 0) or cfg.algorithm.use_kl_in_reward
     # With LoRA the reference is the policy with its adapters switched off, so it needs no copy.
-    ref = FULL * shape.parameters if wants_ref and lora_rank == 0 else 0
+    ref = FULL * shape.parameters if cfg.has_kl_term() and lora_rank == 0 else 0
     cut = cut_for(actor.strategy, actor.fsdp_config, ranks)
     critic_cut = cut_for(own.strategy, own.model.fsdp_config, ranks)
     # Engines and checkpoints need full models: each rank also keeps the full policy, and the first
