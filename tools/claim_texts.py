@@ -1586,6 +1586,12 @@ def best_first_sokoban() -> Iterator[Claim]:
     yield PAGE, f"after {learned} random moves that name the cells which decide them, all of its"
     questions, searches = figure(made["search"]["questions"]), figure(made["puzzles"])
     yield PAGE, f"all of its {questions} predictions for {searches} searches are right"
+    again = load("learned-world/smol_sokoban_search-best_first_model-true-float32-1-1-data.json")
+    questions, right = (
+        figure(again["search"]["questions"]),
+        percent(again["search"]["move_right"], 2),
+    )
+    yield PAGE, f"second training, in float32, {right} % of {questions} are"
 
 
 def knowledge() -> Iterator[Claim]:
