@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import spa.worldmodel.branches
 from spa.envs.base import TextEnv
 from spa.envs.limits import LostEpisodes
 from spa.envs.pool import EpisodeSpec, group_specs
@@ -127,3 +128,16 @@ class NoiseEngine:
 
     def close(self) -> None:
         """Nothing held."""
+
+
+def counted_tries(monkeypatch) -> list[int]:
+    """The number of actions of every plan that is tried in a copy from now on."""
+    played, real = list[int](), spa.worldmodel.branches._try
+
+    def noted(*args):
+        turn = real(*args)
+        played.append(len(turn.executed))
+        return turn
+
+    monkeypatch.setattr(spa.worldmodel.branches, "_try", noted)
+    return played

@@ -4,11 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from helpers.play import groups, play
+from helpers.play import counted_tries, groups, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spa.worldmodel.branches
 from spa.config.load import load_config
 from spa.envs.registry import make_env
 from spa.errors import ConfigError
@@ -177,14 +176,7 @@ def test_other_states_than_the_true_ones_are_refused():
 
 
 def test_plans_of_turns_without_an_example_are_counted(monkeypatch):
-    played, real = list[int](), spa.worldmodel.branches._try
-
-    def noted(*args):
-        turn = real(*args)
-        played.append(len(turn.executed))
-        return turn
-
-    monkeypatch.setattr(spa.worldmodel.branches, "_try", noted)
+    played = counted_tries(monkeypatch)
     cfg = load_config("tiny", ["agent_proxy.response_format=choose_plan"])
     worker = setup.make_worker(cfg, None, mode="add_worldmodel")
     lake = partial(worker.make_env, "FrozenLakeNoSlip")

@@ -4,9 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from helpers.play import groups, play
+from helpers.play import counted_tries, groups, play
 
-import spa.worldmodel.branches
 from spa.envs.registry import make_env
 from spa.errors import ConfigError, DataError
 from spa.formats.registry import parse_response
@@ -150,14 +149,7 @@ def test_coverage_makes_rare_outcomes_as_likely_as_common_ones():
 
 @pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
 def test_plans_that_the_end_of_the_game_makes_equal_are_one_example(game, monkeypatch):
-    played, real = list[int](), spa.worldmodel.branches._try
-
-    def noted(*args):
-        turn = real(*args)
-        played.append(len(turn.executed))
-        return turn
-
-    monkeypatch.setattr(spa.worldmodel.branches, "_try", noted)
+    played = counted_tries(monkeypatch)
     for episode in walked(game, count=8):
         examples = branches(episode, game, plans=8)
         for index, turn in enumerate(episode.turns):
