@@ -2,7 +2,7 @@
 
     python tools/claims.py
 
-A claim is a piece of text, made in claim_texts.py from committed data, that a page must contain word for word. The
+A claim is a piece of text, made in claim_texts/ from committed data, that a page must contain word for word. The
 figures in it that come from the data are marked. On the pages of `PAGES` every number has to be such a figure, or part
 of a name (`NAMES`); code, comments and targets of links are not read. Prints the claims that no page makes and the
 numbers that no data give, and exits with 1 if there are any.
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from claim_texts import CLOSE, OPEN, Claim, every_claim
+from claim_texts import every_claim
+from claim_texts.figures import CLOSE, OPEN, Claim
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/does-it-help.md", "docs/results.md", "docs/results-smollm2.md")
