@@ -32,6 +32,16 @@ def best_first_sokoban() -> Iterator[Claim]:
         percent(again["search"]["move_right"], 2),
     )
     yield PAGE, f"second training, in float32, {right} % of {questions} are"
+    name = "smol_sokoban_search-best_first_model-true-float32-1-1"
+    trained = figure(
+        sum(step["train/examples"] for step in read_lines("learned-world", f"{name}.jsonl"))
+    )
+    won = evaluation(f"{name}-sampled", "learned-world")["pass@1"]
+    yield (
+        PAGE,
+        f"After {trained} searches from these\npredictions the model wins {percent(won['mean'])} % "
+        f"{bracket(won, 1)} of the rooms",
+    )
 
 
 def written_derivation() -> Iterator[Claim]:

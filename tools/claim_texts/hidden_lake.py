@@ -149,6 +149,7 @@ def hidden_lake() -> Iterator[Claim]:
             f"without single moves (seed 1) | {examples('search_paths_simulator-none-1-1')} true searches",
         ),
         ("actions_only-none-1-1", f"one epoch (seed 1) | {labels} right actions"),
+        ("actions_only-none-2-1", f"two epochs (seed 1) | {labels} right actions"),
         (
             "actions_only-true-1-1",
             f"single moves (seed 1) | {examples('moves-true-1')} random moves, {labels} right actions",
@@ -168,6 +169,11 @@ def hidden_lake() -> Iterator[Claim]:
         for world, seeds in (("true", (1, 2)), ("1", (1, 2, 3)))
         for seed in seeds
     }
+    once, twice = (
+        outcomes(f"{run}-actions_only-none-{epochs}-1-sampled", "learned-world")
+        for epochs in (1, 2)
+    )
+    yield PAGE, f"a second epoch of actions wins {fine_points(difference(twice, once))} more"
     taught = outcomes(f"{run}-search_paths_simulator-none-1-1-sampled", "learned-world")
     alone = percent(fmean(taught.values()))
     lead = difference(taught, trained["true", 1])
