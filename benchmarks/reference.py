@@ -5,7 +5,7 @@ on a board.
 
 Each board's file has, for every policy, the number of wins of each puzzle. `spa.envs.reference` and
 `spa_bench.reference` define the policies. Brackets are 95 % CI over puzzles; of learners, which learn again for
-each sample (`LEARNERS`), over samples and puzzles.
+each sample (`LEARNERS`) or keep what they saw, over samples on the same puzzles.
 """
 
 import argparse
@@ -293,6 +293,10 @@ def measure(board: Board) -> dict[str, Any]:
         for name, counts in wins.items()
         if counts is not None
     }
+    # A learner that forgets after each episode differs by puzzle, like a policy.
+    over_samples = by_sample.keys() - {
+        name for name, (episodes, _) in ELIMINATION.items() if episodes == 1
+    }
     learned = learned_wins(board, env, hashes, states) if states else {}
     rates |= learned
     known = [share for share in optimum if share is not None]
@@ -305,7 +309,7 @@ def measure(board: Board) -> dict[str, Any]:
         "puzzles": len(board.seeds),
         "samples": SAMPLES,
         "success": {
-            name: rate(*by_sample[name]) if name in by_sample else rate(values)
+            name: rate(*by_sample[name]) if name in over_samples else rate(values)
             for name, values in rates.items()
         },
         "success_by_sample": {
@@ -392,7 +396,7 @@ def learned_wins(
 
 
 def rate(*values: Sequence[float]) -> dict[str, float]:
-    """Mean and 95 % CI over puzzles, and over samples if there are several."""
+    """Mean and 95 % CI over puzzles, or over samples if there are several."""
     found = rate_interval(values, seed=0)
     return {name: round(getattr(found, name), 4) for name in ("mean", "low", "high")}
 
