@@ -1,7 +1,7 @@
 """Permute the next states of single moves: `python experiments/permuted_moves.py DATA OUT SEED`.
 
 DATA is the folder of a self-play stage, OUT gets its two data sets. Each data set keeps its
-questions and its responses, but every question gets the response of a random other one.
+questions and its responses, but the responses are permuted at random.
 """
 
 import sys

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from spa.commands.arguments import result_file
 from spa.run.console import write_out
 from spa_report import FORMATS
 
@@ -42,7 +43,8 @@ def report(options: argparse.Namespace) -> int:
     """Write the report and print its verdict and path. Returns the exit status."""
     from spa_report.build import write_report
 
-    path = options.output or options.runs[0] / f"{_name(options.runs)}.{options.format}"
+    name = f"{_name(options.runs)}.{options.format}"
+    path = result_file(options.output) if options.output else options.runs[0] / name
     made = write_report(options.runs, path, options.format)
     write_out(f"{made.verdict}\n{path}\n")
     if options.figures:

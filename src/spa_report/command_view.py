@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from spa.commands.arguments import result_file
 from spa.errors import ConfigError
 from spa.run.console import write_out
 
@@ -53,6 +54,7 @@ def view(options: argparse.Namespace) -> int:
     from spa_report.viewer import Library, Viewer, export, serve
 
     if options.export:
+        result_file(options.export)
         number = export(Viewer(options.folder), options.export, limit=options.max_episodes)
         write_out(f"{options.export}: {number} episodes\n")
         return 0

@@ -497,7 +497,8 @@ def _gates(runs: Sequence[RunFolder]) -> list[str]:
                 raise DataError(
                     f"{path} is damaged. Run the command of this run again to restore the file."
                 )
-            if gate.get("passed") is False:
+            measured = gate.get("diagnosis") not in ("other_data", "not_measured")
+            if gate.get("passed") is False and measured:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
                 start = (

@@ -334,6 +334,8 @@ def values_tried(
 def sibling_folder(cfg: Config, name: str) -> Path:
     """Return the path of a folder next to the run's own, named `<run>-<name>`."""
     home = Path(cfg.trainer.run_dir)
+    if home.name in ("", ".."):
+        home = home.resolve()
     return home.with_name(f"{home.name}-{name}")
 
 

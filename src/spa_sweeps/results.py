@@ -104,9 +104,10 @@ def learns_states(training: TrainingRun) -> bool:
 
 
 def _world_model(path: Path) -> dict[str, float]:
-    """Read the world-model gate's metrics after SFT. Empty if there is no readable gate file."""
+    """Read the world-model gate's metrics after SFT. Empty if there is no readable gate file, or if
+    nothing was measured."""
     gate = read_object(path)
-    if not gate:
+    if not gate or gate.get("diagnosis") in ("other_data", "not_measured"):
         return {}
     names = ("observation_exact", "prediction_exact", "entropy", "puzzles", "puzzles_seen")
     metrics = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}

@@ -455,3 +455,9 @@ def test_groups_of_one_step_may_have_one_puzzle(tmp_path):
     )
     report = diagnose(read_rollouts(tmp_path))["rewards"]
     assert (report["groups"], report["groups_without_spread"]) == (2, 2)
+
+
+def test_an_empty_file_has_no_rollouts(tmp_path: Path):
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"empty\.jsonl has no rollouts"):
+        execute(["diagnose", str(tmp_path / "empty.jsonl")])

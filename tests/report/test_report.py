@@ -13,7 +13,7 @@ import pytest
 from report_fixtures import TAG, write_sft, write_stage
 
 from spa.cli import execute
-from spa.errors import DataError
+from spa.errors import ConfigError, DataError
 from spa.run.lock import run_lock
 from spa_report.build import html, template, write_report
 from spa_report.content import build
@@ -141,6 +141,26 @@ def test_a_gate_that_is_damaged_is_said_and_not_left_out(tmp_path: Path, content
     (tmp_path / "run" / "sft" / "gate.json").write_text(content)
     with pytest.raises(DataError, match=r"gate\.json is damaged"):
         build([open_run(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "said"), [("not_measured", False), ("other_data", False), ("bad_format", True)]
+)
+def test_a_gate_that_measured_nothing_is_no_failure(tmp_path: Path, diagnosis: str, said: bool):
+    write_stage(tmp_path / "run" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_stage(tmp_path / "run" / "other" / "ppo", arm="spa", seed=1, steps=1, puzzles=2)
+    write_sft(tmp_path / "run" / "sft", seed=1)
+    gate = json.dumps({"passed": False, "diagnosis": diagnosis, "text": "Gate."})
+    (tmp_path / "run" / "sft" / "gate.json").write_text(gate)
+    notes = build([open_run(tmp_path / "run")]).certainty
+    assert any("failed the world-model gate" in note for note in notes) == said
+
+
+@pytest.mark.parametrize("words", [("report", "--output", "."), ("view", "--export", ".")])
+def test_a_result_file_may_not_be_a_folder(demo: Path, words: tuple[str, str, str]):
+    command, option, path = words
+    with pytest.raises(ConfigError, match="the path is a folder"):
+        execute([command, str(demo), option, path])
 
 
 def test_failures_are_counted_from_the_episodes(demo: Path):

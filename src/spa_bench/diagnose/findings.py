@@ -292,7 +292,7 @@ def collapse(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 def entropy(counts: Mapping[str, int]) -> float:
     """Entropy in bits of the distribution given by `counts`."""
     total = sum(counts.values())
-    return -sum(n / total * math.log2(n / total) for n in counts.values() if n)
+    return sum(n / total * math.log2(total / n) for n in counts.values() if n)
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:

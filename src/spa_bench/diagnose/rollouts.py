@@ -95,7 +95,10 @@ def read_rollouts(path: str | Path) -> tuple[Rollout, ...]:
         raise DataError(
             f"{path} has no rollouts. Give a .jsonl, .json or .parquet file, or a folder of such files."
         )
-    return tuple(rollout for file in files for rollout in _dated(file))
+    found = tuple(rollout for file in files for rollout in _dated(file))
+    if not found:
+        raise DataError(f"{path} has no rollouts: it has no lines with messages, text or tokens.")
+    return found
 
 
 def _dated(file: Path) -> Iterator[Rollout]:

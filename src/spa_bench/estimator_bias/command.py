@@ -6,7 +6,7 @@ from spa.commands.arguments import say
 from spa.errors import ConfigError
 
 # All groups are enumerated, and their number grows fast with the group size. In the largest world,
-# there are 230 groups of 2, 10,626 groups of 4 and 53,130 groups of 5.
+# there are 231 groups of 2, 10,626 groups of 4 and 53,130 groups of 5.
 MOST_IN_A_GROUP = 5
 
 
