@@ -356,7 +356,9 @@ def measure_planning(found: Measured, trained: Trained, until: float) -> None:
         found.no_planning = reason
         return
     found.puzzles = len(won)
-    means = [sum(map(bool, wins)) / len(won) for wins in zip(*won, strict=True)]
+    # Puzzles without a distance to the goal have one result. Then look-ahead has none.
+    results = min(map(len, won))
+    means = [sum(bool(wins[index]) for wins in won) / len(won) for index in range(results)]
     found.search, found.search_ahead = [*means, None][:2]
 
 

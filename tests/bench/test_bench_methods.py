@@ -238,3 +238,9 @@ def test_the_page_says_in_words_what_its_intervals_say():
         "Tokens sampled per training, including self-play: spa 1,000.",
         "Tokens sampled per training, including self-play (lake alone): planned 1,000, vanilla 1,000, echo 1,000.",
     ]
+
+
+def test_the_page_of_bench_methods_is_not_the_html_page(tmp_path):
+    args = ["bench", "methods", "spa", "--env", "FrozenLake", "--seeds", "1", "--no-training"]
+    with pytest.raises(ConfigError, match="name of the Markdown page"):
+        cli.execute([*args, "--root", str(tmp_path), "--page", str(tmp_path / "page.html")])

@@ -29,6 +29,7 @@ from spa_sweeps.compare import (
     continued,
     methods_compared,
     self_play_batches,
+    sibling_folder,
 )
 from spa_sweeps.grid import Plan, TrainingRun, run_grid
 from spa_sweeps.methods import (
@@ -668,3 +669,10 @@ def test_a_curve_has_no_pass_at_8_of_fewer_attempts(tmp_path):
 def test_a_mean_over_seeds_is_over_all_of_them_or_left_out():
     seeds = [{"after": {"pass@1": 0.2, "pass@8": 0.9}}, {"after": {"pass@1": 0.4}}]
     assert mean_over_seeds(seeds) == mean_over_seeds(seeds[::-1]) == {"after": {"pass@1": 0.3}}
+
+
+@pytest.mark.parametrize("home", [".", ".."])
+def test_a_sweep_of_the_current_folder_has_a_folder_next_to_it(home: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = configured("tiny", (f"trainer.run_dir={home}",))
+    assert sibling_folder(cfg, "try-lr") == Path(f"{Path(home).resolve()}-try-lr")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spa.commands.arguments import add_parallel, result_file, say, whole_number
+from spa.errors import ConfigError
 
 
 def methods_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +83,10 @@ def methods(options: argparse.Namespace) -> int:
     if options.dry_run:
         return say(_plan_lines(made, options))
     page = result_file(Path(options.page) if options.page else root / "leaderboard.md")
+    if page.suffix == ".html":
+        raise ConfigError(
+            f"--page {page}: give the name of the Markdown page; the HTML page is next to it."
+        )
     result_file(root / bench.RESULTS)
     result = bench.run_bench(
         made, controls=options.controls, train=not options.no_training, parallel=options.parallel
