@@ -14,7 +14,7 @@ from spa.errors import DataError
 from spa.evaluation.statistics import MANY_SEEDS, Interval
 from spa.run.console import printable
 from spa.run.estimate import PLAN
-from spa.run.files import read_object
+from spa.run.files import UNMEASURED, read_object
 from spa_report import facts
 from spa_report.charts import number
 from spa_report.curves import PASS_1, RunArm, Wanted, ends, pass_k
@@ -497,8 +497,7 @@ def _gates(runs: Sequence[RunFolder]) -> list[str]:
                 raise DataError(
                     f"{path} is damaged. Run the command of this run again to restore the file."
                 )
-            measured = gate.get("diagnosis") not in ("other_data", "not_measured")
-            if gate.get("passed") is False and measured:
+            if gate.get("passed") is False and gate.get("diagnosis") not in UNMEASURED:
                 seed = "" if stage.seed is None else f" (seed {stage.seed})"
                 where = arm_name(stage.arm) or run.name
                 start = (

@@ -18,7 +18,7 @@ from spa.evaluation.statistics import (
 from spa.examples.source import source_of
 from spa.install import versions
 from spa.recipes.evaluate_puzzles import reference_scores
-from spa.run.files import METRICS, read_lines, read_object
+from spa.run.files import METRICS, UNMEASURED, read_lines, read_object
 from spa.run.manifest import Manifest
 from spa_sweeps.budget import budget
 from spa_sweeps.grid import FOLDERS, TrainingRun, tasks_of, validation
@@ -107,7 +107,7 @@ def _world_model(path: Path) -> dict[str, float]:
     """Read the world-model gate's metrics after SFT. Empty if there is no readable gate file, or if
     nothing was measured."""
     gate = read_object(path)
-    if not gate or gate.get("diagnosis") in ("other_data", "not_measured"):
+    if not gate or gate.get("diagnosis") in UNMEASURED:
         return {}
     names = ("observation_exact", "prediction_exact", "entropy", "puzzles", "puzzles_seen")
     metrics = {name: round(float(gate[name]), 4) for name in names if gate.get(name) is not None}

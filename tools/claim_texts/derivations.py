@@ -2,16 +2,25 @@
 
 from collections.abc import Iterator
 
-from results import read_lines, reference_success
+from results import reference_success
 
-from claim_texts.figures import PAGE, Claim, bracket, cell, evaluation, figure, load, percent
+from claim_texts.figures import (
+    PAGE,
+    Claim,
+    bracket,
+    cell,
+    evaluation,
+    figure,
+    load,
+    percent,
+    trained_on,
+)
 
 
 def best_first_sokoban() -> Iterator[Claim]:
     """SmolLM2 on Sokoban's best-first searches over a simulator."""
     name = "smol_sokoban_search-best_first_simulator-none-1-1"
-    steps = read_lines("learned-world", f"{name}.jsonl")
-    trained = figure(sum(step["train/examples"] for step in steps))
+    trained = trained_on(name)
     tag = evaluation(f"{name}-sampled", "learned-world")
     won = tag["pass@1"]
     yield (
@@ -19,10 +28,9 @@ def best_first_sokoban() -> Iterator[Claim]:
         f"{trained} true searches win {percent(won['mean'])} % {bracket(won, 1)} of "
         f"{figure(tag['puzzles'])} development\nrooms, as much as a walk",
     )
-    moves = read_lines("learned-world", "look-sokoban-moves-player-cell.jsonl")
     made = load("learned-world/smol_sokoban_search-best_first_model-true-1-1-data.json")
     assert made["search"]["move_right"] == made["search"]["search_right"] == 1.0
-    learned = figure(sum(step["train/examples"] for step in moves))
+    learned = trained_on("look-sokoban-moves-player-cell")
     yield PAGE, f"after {learned} random moves that name the cells which decide them, all of its"
     questions, searches = figure(made["search"]["questions"]), figure(made["puzzles"])
     yield PAGE, f"all of its {questions} predictions for {searches} searches are right"
@@ -33,9 +41,7 @@ def best_first_sokoban() -> Iterator[Claim]:
     )
     yield PAGE, f"second training, in float32, {right} % of {questions} are"
     name = "smol_sokoban_search-best_first_model-true-float32-1-1"
-    trained = figure(
-        sum(step["train/examples"] for step in read_lines("learned-world", f"{name}.jsonl"))
-    )
+    trained = trained_on(name)
     won = evaluation(f"{name}-sampled", "learned-world")["pass@1"]
     yield (
         PAGE,
@@ -47,8 +53,7 @@ def best_first_sokoban() -> Iterator[Claim]:
 def written_derivation() -> Iterator[Claim]:
     """SmolLM2 on Sudoku, by rules that the program supplies."""
     name = "smol_sudoku_propagation-supplied_rules-none-1-1"
-    steps = read_lines("learned-world", f"{name}.jsonl")
-    trained = figure(sum(step["train/examples"] for step in steps))
+    trained = trained_on(name)
     tag = evaluation(f"{name}-greedy", "learned-world")
     known = reference_success("sudoku-6-to-8-clues")
     look = percent(known["look_ahead"]["mean"])

@@ -115,6 +115,12 @@ def all_seeds() -> str:
     return ", ".join(map(figure, SEEDS))
 
 
+def trained_on(name: str) -> str:
+    """The examples that an SFT of a learned world has seen, marked."""
+    steps = read_lines("learned-world", f"{name}.jsonl")
+    return figure(sum(step["train/examples"] for step in steps))
+
+
 def examples_of(name: str) -> float:
     """The examples that an SFT has seen."""
     steps = read_lines("search", f"{name}-sft.jsonl")

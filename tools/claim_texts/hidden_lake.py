@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import fmean
 
 from knowledge_curve import imitators
-from results import RESULTS, read_lines, reference_success
+from results import RESULTS, reference_success
 
 from claim_texts.figures import (
     PAGE,
@@ -22,6 +22,7 @@ from claim_texts.figures import (
     load,
     outcomes,
     percent,
+    trained_on,
 )
 from spa.evaluation.statistics import rate_interval
 
@@ -31,8 +32,7 @@ def hidden_lake() -> Iterator[Claim]:
     run = "smol_hidden_lake"
 
     def examples(name: str) -> str:
-        steps = read_lines("learned-world", f"{run}-{name}.jsonl")
-        return figure(sum(step["train/examples"] for step in steps))
+        return trained_on(f"{run}-{name}")
 
     labels = examples("actions_only-none-1-1")
     searches = examples("search_marked_model-true-1-1")

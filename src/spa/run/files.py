@@ -20,6 +20,8 @@ MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
 """File names in a stage's folder. `MANIFEST` is the record of the stage (see `spa.run.manifest`),
 and `METRICS` has its metrics without timings."""
+UNMEASURED = ("other_data", "not_measured")
+"""Diagnoses of a `gate.json` that has no measurements (see `spa.recipes.gate`)."""
 ARCHIVE = "previous"
 """Subfolder to which archived work of a folder is moved, in numbered folders."""
 OLDER_COPIES = ".older_copies"

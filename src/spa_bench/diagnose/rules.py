@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from spa.run.files import UNMEASURED
+
 Row = Mapping[str, float]
 Settings = Mapping[str, Any]
 
@@ -802,7 +804,7 @@ def rate_too_low(rows: Sequence[Row], settings: Settings) -> Finding | None:
 def failed_gate(gate: Mapping[str, Any], sft: Sequence[Row], settings: Settings) -> Finding | None:
     """Detect a world model that failed the gate between SFT and PPO. `gate` is the content of
     gate.json."""
-    if gate.get("passed", True) or gate.get("diagnosis") in ("other_data", "not_measured"):
+    if gate.get("passed", True) or gate.get("diagnosis") in UNMEASURED:
         return None
     diagnosis = gate.get("diagnosis")
     limits = {
